@@ -50,8 +50,8 @@ PACKAGES = {
     ),
     "storage.coordinators": ("storage.format", "storage.files", "storage.log", "storage.append", "storage.directory"),
     "storage.diagnosis": (
-        "storage.format", "storage.files", "storage.log", "storage.recovery", "storage.directory",
-        "storage.verify",
+        "storage.format", "storage.config", "storage.files", "storage.log", "storage.recovery", "storage.directory",
+        "storage.verify", "storage.upkeep",
     ),
     "storage.upkeep": (
         "storage.format", "storage.config", "storage.files", "storage.log", "storage.append",

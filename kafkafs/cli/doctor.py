@@ -74,8 +74,8 @@ def doctor(
     if not logdirs:
         raise click.UsageError("Missing argument 'LOGDIR...'.")
     from storage.diagnosis.broker_properties import read
+    from storage.diagnosis.damage import of_remote
     from storage.diagnosis.examination import examine
-    from storage.diagnosis.partition_checks import of_remote
 
     use_default_signals(ctx)
     properties = None if properties_file is None else read(properties_file)
@@ -141,6 +141,8 @@ def _print(diagnosis: Diagnosis) -> None:
         diagnosis.is_well and tier() is None and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions)
     ):
         echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
+    elif diagnosis.is_well and any(one.name == "retention" for one in diagnosis.predictions):
+        echo("the broker starts, and loses nothing but what retention removes")
     elif diagnosis.is_well:
         echo("the broker starts, and loses nothing")
     elif not diagnosis.starts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from storage.config import BrokerConfig
 from storage.errors import InvalidConfig
 from storage.files.opening import real_place
 from storage.files.small_files import read_existing
@@ -16,7 +17,8 @@ _KRAFT_ROLES = frozenset({"broker", "controller"})
 @dataclass(frozen=True, slots=True)
 class BrokerProperties:
     """`node_id`: None if it is not set. `metadata_dir`: where the metadata log lies. `is_kraft`: process.roles is set.
-    `is_tiered`: tiered storage is configured."""
+    `is_tiered`: tiered storage is configured. `has_others`: the node is not the only controller. `config`: what topics
+    get that set nothing themselves; Kafka's defaults where it does not parse."""
 
     path: Path
     node_id: int | None
@@ -24,6 +26,8 @@ class BrokerProperties:
     metadata_dir: Path | None
     is_kraft: bool
     is_tiered: bool
+    has_others: bool
+    config: BrokerConfig
 
 
 def read(path: Path) -> BrokerProperties:
@@ -38,6 +42,11 @@ def read(path: Path) -> BrokerProperties:
     log_dirs = tuple(Path(part.strip()) for part in listed.split(",") if part.strip())
     roles = {role.strip() for role in found.get("process.roles", "").split(",")} & _KRAFT_ROLES
     metadata_dir = found.get("metadata.log.dir", "").strip()
+    try:
+        config = BrokerConfig.from_values(found)
+    except InvalidConfig:
+        config = BrokerConfig()
+    voters = found.get("controller.quorum.voters") or found.get("controller.quorum.bootstrap.servers") or ""
     return BrokerProperties(
         path,
         node_id if node_id is None or node_id >= 0 else None,
@@ -45,4 +54,6 @@ def read(path: Path) -> BrokerProperties:
         Path(metadata_dir) if metadata_dir else (log_dirs[0] if log_dirs else None),
         bool(roles),
         found.get("remote.log.storage.system.enable", "").strip().lower() == "true",
+        bool(roles) and ("controller" not in roles or "," in voters.strip(", ")),
+        config,
     )

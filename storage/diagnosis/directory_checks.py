@@ -44,13 +44,15 @@ _READ_LATER = {
 @dataclass(frozen=True, slots=True)
 class LogDirState:
     """One log directory. `meta`: None where there is no meta.properties, or it cannot be read (`meta_problem`).
-    `clean`: it was shut down cleanly. `partitions`: those that a broker loads."""
+    `clean`: it was shut down cleanly. `partitions`: those that a broker loads. `asides`: the directories that it loads
+    without serving them, with their kind: deleted, stray, being moved."""
 
     path: Path
     meta: MetaProperties | None
     meta_problem: StorageError | None
     clean: bool
     partitions: tuple[TopicPartition, ...]
+    asides: tuple[tuple[DirKind, TopicPartition, Path], ...] = ()
 
     @staticmethod
     def of(path: Path) -> LogDirState:
@@ -62,9 +64,11 @@ class LogDirState:
             problem = error
         except OSError as error:
             problem = not_a_file(path / names.META_PROPERTIES, error)
-        parsed = [names.parse_dir(entry.name) for entry in paths_in(path) if entry.is_dir()]
-        loaded = [one.partition for one in parsed if one.kind is DirKind.PARTITION and one.partition is not None]
-        return LogDirState(path, meta, problem, exists(path / names.CLEAN_SHUTDOWN), tuple(sorted(loaded)))
+        parsed = [(names.parse_dir(entry.name), entry) for entry in paths_in(path) if entry.is_dir()]
+        found = [(one.kind, one.partition, entry) for one, entry in parsed if one.partition is not None]
+        loaded = sorted(tp for kind, tp, _ in found if kind is DirKind.PARTITION)
+        asides = [one for one in found if one[0] in (DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)]
+        return LogDirState(path, meta, problem, exists(path / names.CLEAN_SHUTDOWN), tuple(loaded), tuple(asides))
 
     def loaded(self) -> list[tuple[TopicPartition, Path]]:
         """The partitions that a broker loads, and their directories: also where the number has zeros before it."""
@@ -143,6 +147,17 @@ def check_identity(
                 "takes it as it is; topics that only ZooKeeper knew become strays",
                 f"Migrate with Kafka 3.9, or: {REVIVE}",
             )
+        if meta.node_id is None or meta.cluster_id is None:
+            missing = "node ID" if meta.node_id is None else "cluster ID"
+            yield Prediction(
+                "meta-properties-corrupt",
+                Reaction.REFUSES,
+                path,
+                f"the file has no {missing}",
+                f"does not start: {missing} not found",
+                f"Restore the file from another directory of the broker (but not its directory.id), or: {REVIVE}",
+            )
+            continue
         expected_node = given.node_id if given is not None and given.node_id is not None else None
         if expected_node is None and first is not None:
             expected_node = first.node_id
@@ -284,14 +299,6 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
                     "being-deleted", Reaction.REMOVES, entry, "a partition that was deleted", "removes it",
                     "Move it elsewhere if it is still wanted: `kafkafs revive` takes such directories",
                     parsed.partition,
-                )  # fmt: skip
-            elif parsed.kind is DirKind.FUTURE:
-                moves = parsed.partition in loaded
-                yield Prediction(
-                    "being-moved", Reaction.IGNORES, entry,
-                    "a partition that was being moved here from another log directory",
-                    "goes on with the move" if moves else "takes it for the partition, which is nowhere else",
-                    "", parsed.partition,
                 )  # fmt: skip
             elif parsed.kind is DirKind.STRAY:
                 yield Prediction(

@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from storage.clock import Clock, SystemClock
+from storage.clock import Clock
+from storage.config.log_config import read_overrides
 from storage.diagnosis.broker_properties import BrokerProperties
+from storage.diagnosis.damage import of_finding
 from storage.diagnosis.directory_checks import (
     LogDirState,
     check_checkpoints,
@@ -20,17 +22,10 @@ from storage.diagnosis.directory_checks import (
     metadata_of,
     not_a_file,
 )
-from storage.diagnosis.partition_checks import (
-    check_absent,
-    check_end,
-    check_files,
-    check_last_index_entry,
-    check_log_start,
-    check_remote,
-    check_topics,
-    of_finding,
-    of_recovery,
-)
+from storage.diagnosis.first_retention import check_retention
+from storage.diagnosis.future_logs import check_futures
+from storage.diagnosis.log_loading import check_files, of_recovery
+from storage.diagnosis.partition_checks import check_absent, check_remote, check_topics
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
 from storage.diagnosis.quorum_checks import check_quorum
 from storage.directory.directory_checkpoints import DirectoryCheckpoints
@@ -39,6 +34,7 @@ from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import checkpoints, dir_lock, names
 from storage.files.disk import RealDisk
 from storage.files.listing import paths_in
+from storage.files.metadata_replay import ClusterMetadata
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.segments import bytes_from
@@ -46,6 +42,7 @@ from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import RecoveryReport
 from storage.recovery.rehearsal import rehearse
 from storage.types import TopicPartition
+from storage.upkeep.kept_segments import may_be_tiered
 from storage.verify.verify import verify_log_dir
 
 _RECOVERED_BYTES_S = 200_000_000  # by one thread of a broker, about
@@ -77,22 +74,28 @@ def examine(
     offline = set()
     for one in dirs:
         own = [*check_lock(one), *check_checkpoints(one), *check_space(one)]
-        own += check_topics(one, metadata, node_id)
-        for tp in one.partitions:
-            own += check_files(one.path / tp.dir_name, tp)
+        own += check_topics(one, metadata, node_id, properties)
+        for tp, directory in (*one.loaded(), *((tp, directory) for _, tp, directory in one.asides)):
+            own += check_files(directory, tp)
         own += _recovery_work(one)
         try:
             if one.partitions:
                 own += check_remote(LogDir.open_read_only(one.path), one.partitions, properties)
             if not quick and one.partitions:
-                own += _damage(one, progress or NoProgress(), clock or SystemClock())
+                log_dir = LogDir.open_read_only(
+                    one.path, config=None if properties is None else properties.config, clock=clock
+                )
+                own += _damage(one, log_dir, metadata, progress or NoProgress())
         except OSError as error:
             not_a_file(one.path, error)  # it has been told which
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
             offline.add(one.path)
         found += own
+    found += check_futures(dirs, metadata, node_id)
     places = {tp: one.path for one in dirs for tp, _ in one.loaded()}
-    moved = {one.tp for one in found if one.name == "being-moved" and one.tp is not None}
+    # Others than those that take their partition's place stand beside it, or are set aside.
+    futures = [one for one in found if one.name == "being-moved" and one.reaction is Reaction.IGNORES]
+    moved = {one.tp for one in futures if one.tp is not None}
     places = {**dict.fromkeys(moved, metadata_dir.path), **places}
     found += check_placement(dirs, metadata, node_id)
     absent = list(check_absent(places, metadata, node_id, metadata_dir.path))
@@ -121,49 +124,54 @@ def _recovery_work(one: LogDirState) -> Iterator[Prediction]:
     )
 
 
-def _damage(one: LogDirState, progress: Progress, clock: Clock) -> Iterator[Prediction]:
-    """What recovery will remove, and what is damaged without that it is noticed."""
-    held = dir_lock.holder(one.path) is not None
+def _damage(
+    one: LogDirState, log_dir: LogDir, metadata: ClusterMetadata | None, progress: Progress
+) -> Iterator[Prediction]:
+    """What loading the logs will remove, and what is damaged without that it is noticed."""
     reports: dict[TopicPartition, RecoveryReport] = {}
-    if not held:
+    if dir_lock.holder(one.path) is None:
         known = DirectoryCheckpoints(RealDisk(), one.path)  # read, never written
-        for tp in one.partitions if one.clean else ():
-            yield from check_log_start(tp, one.path / tp.dir_name, known.of(tp).log_start or 0)
-            yield from check_end(tp, one.path / tp.dir_name, known.of(tp).recovery_point or 0)
-            yield from check_last_index_entry(tp, one.path / tp.dir_name)
-        for tp, outcome in () if one.clean else _rehearsed(one, known, progress, clock):
+        for tp, outcome in _rehearsed(log_dir, one, known, progress):
             if isinstance(outcome, RecoveryReport):
                 reports[tp] = outcome
-                yield from of_recovery(outcome, one.path / tp.dir_name, known.of(tp).recovery_point)
-                if outcome.cut is None and not outcome.removed_segments:
-                    yield from check_end(tp, one.path / tp.dir_name, known.of(tp).recovery_point or 0)
+                removed = list(of_recovery(outcome, one.path / tp.dir_name, known.of(tp), clean=one.clean))
+                yield from removed or _retention(log_dir, metadata, outcome)
             else:
                 yield Prediction(
                     "unreadable", Reaction.OFFLINE, one.path / tp.dir_name, str(outcome),
                     "takes the directory offline", "", tp,
                 )  # fmt: skip
-    findings = verify_log_dir(one.path, one.partitions, progress=progress)
     by_dir = {one.path / tp.dir_name: tp for tp in one.partitions}
     seen: set[tuple[str, Path]] = set()
-    for finding in findings:
+    for finding in verify_log_dir(one.path, one.partitions, progress=progress):
         tp_of = by_dir.get(finding.path.parent) or by_dir.get(finding.path)
         if tp_of is None:
             continue
-        prediction = of_finding(finding, tp_of, reports.get(tp_of), one.path / tp_of.dir_name)
+        prediction = of_finding(finding, tp_of, reports.get(tp_of), clean=one.clean)
         if prediction is not None and (prediction.name, prediction.path) not in seen:
             seen.add((prediction.name, prediction.path))
             yield prediction
 
 
+def _retention(log_dir: LogDir, metadata: ClusterMetadata | None, report: RecoveryReport) -> Iterator[Prediction]:
+    """What retention removes of a log that recovery leaves as it is."""
+    topic = None if metadata is None else metadata.topics.get(report.tp.topic)
+    if topic is not None:
+        config, _ = read_overrides(log_dir.broker_config().topic_defaults, topic.configs)
+        snapshot = log_dir.log(report.tp).snapshot()
+        if not may_be_tiered(snapshot, config):
+            recovered = report.recovered_segments
+            yield from check_retention(report.tp, snapshot, config, log_dir.clock.now_ms(), recovered)
+
+
 def _rehearsed(
-    one: LogDirState, known: DirectoryCheckpoints, progress: Progress, clock: Clock
+    log_dir: LogDir, one: LogDirState, known: DirectoryCheckpoints, progress: Progress
 ) -> Iterator[tuple[TopicPartition, RecoveryReport | Exception]]:
     """Recovery of each partition as the broker will do it, on copies of the small files."""
-    log_dir = LogDir.open_read_only(one.path, clock=clock)
     for tp in one.partitions:
         info = log_dir.topic_info(tp.topic)
-        plan = recovery_plan(log_dir, known, tp, info, clean=False)
+        plan = recovery_plan(log_dir, known, tp, info, clean=one.clean)
         try:
-            yield tp, rehearse(plan, clock=clock, progress=progress)
+            yield tp, rehearse(plan, clock=log_dir.clock, progress=progress)
         except (StorageError, OSError) as error:
             yield tp, error

@@ -6,19 +6,26 @@ Sources: Kafka's KafkaRaftServer, FileQuorumStateStore, Snapshots, MetadataLoade
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
+from storage.diagnosis.log_loading import check_files
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
-from storage.files import cluster_metadata, names
+from storage.files import cluster_metadata, names, partition_metadata
 from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
+from storage.files.names import FileKind
 from storage.files.small_files import read_whole
+from storage.log.segments import live_offsets
+from storage.types import TopicPartition
 
+_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # Topic.METADATA_TOPIC_ID
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3: brokers from 4.0 on refuse older ones
 # The least metadata.version that a release introduced, and the release (MetadataVersion). 4.3 knows the name of
 # 31, and does not start with it.
@@ -48,6 +55,7 @@ def check_quorum(
                 f"does not start: it expects the metadata log in {metadata_dir.path} alone",
                 "Correct metadata.log.dir, or the order of log.dirs: the first one has the metadata log",
             )
+    yield from _check_log(metadata_dir.metadata_log)
     yield from _check_quorum_state(metadata_dir.metadata_log / names.QUORUM_STATE)
     bootstrap = metadata_dir.path / names.BOOTSTRAP_CHECKPOINT
     what = "the file holds no metadata.version"
@@ -103,6 +111,41 @@ def check_quorum(
             f"metadata.version is {version}",
             f"starts if it is Kafka {release} or later; an earlier one does not",
         )
+
+
+def _check_log(directory: Path) -> Iterator[Prediction]:
+    """Files of the metadata log on which loading it fails. OSError."""
+    if not directory.is_dir():
+        if os.path.lexists(directory):
+            what, broker = "is no directory", "does not start: it cannot make the metadata log"
+            yield Prediction("metadata-log-damaged", Reaction.REFUSES, directory, what, broker, "Move it elsewhere")
+        return
+    for one in check_files(directory, TopicPartition(names.CLUSTER_METADATA_TOPIC, 0)):
+        refuses = one.reaction is Reaction.OFFLINE
+        yield replace(
+            one, reaction=Reaction.REFUSES, broker="does not start: it cannot load the metadata log",
+            advice="Move the file elsewhere: the broker makes it again", tp=None,
+        ) if refuses else replace(one, tp=None)  # fmt: skip
+    path = directory / names.PARTITION_METADATA
+    try:
+        topic_id = partition_metadata.read(path)
+        what = "" if topic_id in (None, _TOPIC_ID) else f"topic id {topic_id}, expected {_TOPIC_ID}"
+    except CorruptCheckpoint as error:
+        what = error.what
+    except OSError as error:
+        not_a_file(path, error)  # see above
+        what = ""
+    if what:
+        broker, advice = "does not start: it cannot load the metadata log", "Remove the file: the broker makes it again"
+        yield Prediction("topic-id-corrupt", Reaction.REFUSES, path, what, broker, advice)
+    bases = live_offsets(directory, FileKind.LOG)
+    snapshots = [name for path in paths_in(directory) if (name := names.parse_metadata_snapshot(path.name))]
+    if bases and bases[0] > max((name.end_offset for name in snapshots), default=0):
+        yield Prediction(
+            "metadata-log-damaged", Reaction.REFUSES, directory,
+            f"the log begins at {bases[0]}, and no snapshot reaches that offset",
+            "does not start: Inconsistent snapshot state", f"Put the files that are missing back, or: {REVIVE}",
+        )  # fmt: skip
 
 
 def _check_quorum_state(path: Path) -> Iterator[Prediction]:

@@ -1,7 +1,8 @@
 """Checks a segment batch by batch, as recovery does: up to the first batch that is not sound.
 
-Source: LogSegment.recover. A sound batch is whole, has a right CRC, and its offsets continue the segment. (Kafka
-compares offsets only where it adds an index entry, and then empties the segment; we cut it there.)
+Source: LogSegment.recover. A sound batch is whole, has a right CRC, and its offsets continue the segment. Kafka
+compares offsets only where it adds an index entry: recovery passes `any_order`, so that it removes nothing that Kafka
+keeps.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from storage.files.log_file import LogFile
 from storage.format.batches import (
@@ -178,23 +180,24 @@ def check_segment(
     start: int = 0,
     next_offset: int | None = None,
     end_offset: int = MAX_OFFSET,
+    any_order: bool = False,
 ) -> SegmentCheck:
     """Checks the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
     are expected; `visit` is called with the sound ones, a range of them at a time, in order. `end_offset`: a batch that
-    reaches it is not sound."""
+    reaches it is not sound. `any_order`: one with an offset below the expected is, if it belongs to the segment."""
     position = start
     expected = base_offset if next_offset is None else next_offset
     # The offset after the last one must be an offset too.
     highest = min(end_offset, MAX_OFFSET) - 1
     for window in checked_windows(log, size, start):
         table = window.table
-        ascending = _ascending(table, window.rows, expected)
-        # These offsets ascend.
-        sound = int(table.last_offset[:ascending].searchsorted(highest, side="right"))
+        last_offsets = table.last_offset[: window.rows]
+        ascending = _rows_until(last_offsets < base_offset) if any_order else _ascending(table, window.rows, expected)
+        sound = _rows_until(last_offsets[:ascending] > highest)
         if sound:
             visit(window.data, table, sound, window.origin)
             position = int(table.end[sound - 1])
-            expected = int(table.last_offset[sound - 1]) + 1
+            expected = max(expected, int(last_offsets[:sound].max()) + 1)
         if sound < table.rows:
             return SegmentCheck(position, expected, size, overflows=sound < ascending)
     return SegmentCheck(position, expected, size)
@@ -230,7 +233,9 @@ def never_written(log: LogFile, position: int) -> bool:
 def _ascending(table: BatchTable, rows: int, next_offset: int) -> int:
     """How many of the first `rows` batches have ascending offsets, from `next_offset` on."""
     last = table.last_offset[:rows]
-    if not rows or last[0] < next_offset:
-        return 0
-    falls = last[1:] <= last[:-1]
-    return int(falls.argmax()) + 1 if falls.any() else rows
+    return _rows_until(last <= np.append(next_offset - 1, last[:-1]))
+
+
+def _rows_until(stops: npt.NDArray[np.bool_]) -> int:
+    """The number of rows before the first that is true."""
+    return int(stops.argmax()) if stops.any() else len(stops)

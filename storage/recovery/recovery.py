@@ -8,7 +8,8 @@
 5. a segment whose offsets exceed the 31 bits of an index entry (old brokers made some) is split; then again from
    4 on
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
-   is not sound; after a cut remove all later segments; rebuild the indexes of those that were checked.
+   is not sound; after a cut remove all later segments, unless 4 had already cut there; rebuild the indexes of those
+   that were checked. A sound batch stays whatever its offset, if its segment can hold that.
    The segment that ends at the recovery point is checked too if its time index lacks its final entry, and otherwise
    its time index is synced
 7. a log that ends below its checkpointed start restarts there; a directory without segments gets one
@@ -77,15 +78,22 @@ class Cut:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery did to one partition; `changes` are texts for people, in order."""
+    """What recovery did to one partition; `changes` are texts for people, in order. `misordered_segments`: an index
+    entry falls on an offset that does not ascend, at which a broker fails."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
-    cut: Cut | None = None
+    cuts: list[Cut] = field(default_factory=list)
     removed_segments: list[int] = field(default_factory=list)
     recovered_segments: list[int] = field(default_factory=list)
+    misordered_segments: list[int] = field(default_factory=list)
     log_start_offset: int = 0
     log_end_offset: int = 0
+
+    @property
+    def cut(self) -> Cut | None:
+        """The first cut, if there is one."""
+        return self.cuts[0] if self.cuts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +294,7 @@ class Recovery:
         plan = self._plan
         ends: dict[int, int] = {}
         first = len(segments)
+        untimed = -1
         if not plan.clean:
             holding = [row for row, segment in enumerate(segments) if segment.base_offset <= plan.recovery_point]
             first = holding[-1] if holding else 0
@@ -298,8 +307,12 @@ class Recovery:
                     with opened(self._disk, self._path(full, FileKind.TIME_INDEX)) as file:
                         file.sync()
                 else:
-                    unsound.add(full)
-        chosen = [row for row, segment in enumerate(segments) if row >= first or segment.base_offset in unsound]
+                    untimed = first - 1
+        chosen = [
+            row
+            for row, segment in enumerate(segments)
+            if row >= first or row == untimed or segment.base_offset in unsound
+        ]
         if not chosen:
             return ends
         with working(self._progress, f"recover {plan.tp}", sum(segments[row].size for row in chosen)):
@@ -315,11 +328,13 @@ class Recovery:
                 producers.end_offset = segment.base_offset
                 snapshots.write(producers)
                 snapshots.expire(producers)  # a broker loads this snapshot for each segment
-                check = self._recover_segment(segment, producers, segments[row + 1 :], below=row < first)
+                # A broker cuts a segment without an index when it loads it, and then finds it sound.
+                later = segments[row + 1 :] if row >= first and segment.base_offset not in unsound else []
+                check = self._recover_segment(segment, producers, later, below=row < first)
                 ends[segment.base_offset] = max(check.next_offset, segment.base_offset)
                 snapshots.write(producers)
                 self.report.recovered_segments.append(segment.base_offset)
-                if check.invalid_bytes:
+                if check.invalid_bytes and later:
                     del segments[row + 1 :]
                     break
         return ends
@@ -336,6 +351,7 @@ class Recovery:
         state = IndexState(self._plan.config.index_interval_bytes, segment.base_offset)
         entries: list[IndexEntries] = []
         aborted: list[AbortedTxn] = []
+        lasts = [np.array([segment.base_offset - 1])]
         known = self._epochs_before.entries if self._epochs_before else ()
         known_from = known[0].start_offset if known else 0
 
@@ -348,20 +364,32 @@ class Recovery:
             if newest.size:
                 producers.commit(changes, int(table.last_offset[newest[-1]]) + 1)
             self._epochs = recovered_epochs(self._epochs, table, 0, rows, known_from)
+            lasts.append(table.last_offset[:rows].copy())
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         limit = highest_offset(segment.base_offset) + 1  # of what its indexes can have
-        check = check_segment(segment.log, segment.base_offset, segment.size, visit, end_offset=limit)
+        any_order = not self._plan.gentle
+        check = check_segment(
+            segment.log, segment.base_offset, segment.size, visit, end_offset=limit, any_order=any_order
+        )
         if check.overflows:
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
+        falls = int((np.diff(np.concatenate(lasts)) <= 0).sum())
+        if falls:
+            name = segment.log.path.name
+            self._note(f"leaves {falls} batches of {name} whose offsets do not ascend, as a broker does")
         final = state.final_time_entry()
         last = np.array([[final.timestamp], [final.offset]] if final else [[], []], np.int64)
         entries.append(IndexEntries(*np.empty((2, 0), np.int64), *last))
         columns = [np.concatenate(column) for column in zip(*entries, strict=True)]
-        offsets = offset_index.encode(columns[0], columns[1], segment.base_offset)
-        times = time_index.encode(columns[2], columns[3], segment.base_offset)
+        in_order = columns[0] > np.maximum.accumulate(np.append(_MIN_OFFSET, columns[0][:-1]))
+        times_in_order = columns[3] >= np.maximum.accumulate(np.append(_MIN_OFFSET, columns[3][:-1]))
+        if not (in_order.all() and times_in_order.all()):
+            self.report.misordered_segments.append(segment.base_offset)
+        offsets = offset_index.encode(columns[0][in_order], columns[1][in_order], segment.base_offset)
+        times = time_index.encode(columns[2][times_in_order], columns[3][times_in_order], segment.base_offset)
         # A segment that ends at the recovery point may never be checked again: after the next roll.
         below = below or check.next_offset <= self._plan.recovery_point
         # The time index first: the files that made this segment unsound are written after it.
@@ -396,7 +424,7 @@ class Recovery:
         place = f"position {position}, offset {next_offset}"
         behind = "" if intact is None else f", with {intact}; `kafkafs salvage` keeps it"
         self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{behind}")
-        self.report.cut = Cut(segment.base_offset, position, next_offset, lost, intact, unfinished)
+        self.report.cuts.append(Cut(segment.base_offset, position, next_offset, lost, intact, unfinished))
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
             # The recovery point may be here already: once another segment follows, nobody looks for what came back.
@@ -412,8 +440,8 @@ class Recovery:
         known = ends.get(last.base_offset)
         if known is not None:
             return max(known, last.base_offset)
-        start = last.floor(MAX_OFFSET, last.size)
-        check = check_segment(last.log, last.base_offset, last.size, ignore_batches, start=start)
+        start, any_order = last.floor(MAX_OFFSET, last.size), not self._plan.gentle
+        check = check_segment(last.log, last.base_offset, last.size, ignore_batches, start=start, any_order=any_order)
         end, next_offset = check.end, check.next_offset
         if next_offset - 1 > highest_offset(last.base_offset):
             self._check_span(last)

@@ -43,6 +43,8 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
         for path in paths_in(plan.directory):
             parsed = names.parse_segment_file(path.name)
             mode = path.lstat().st_mode
+            if stat.S_ISDIR(mode):
+                continue  # no segment, whatever its name
             if stat.S_ISLNK(mode) or (parsed is not None and parsed.kind is FileKind.LOG):
                 (shadow / path.name).symlink_to(path.absolute())
             elif stat.S_ISREG(mode):

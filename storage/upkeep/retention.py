@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +25,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    pass
+    from storage.log.segment import Segment
 from storage.upkeep.kept_segments import KeptSegment, kept_segments, may_be_tiered
 
 # The offset from which on nothing may be removed, None when everything may (storage.staged_writes.commit). Called after
@@ -320,6 +321,20 @@ def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> 
             for one in plan(here, (LOG_START_BREACH, BY_SIZE, BY_TIME))
         ),
     )
+
+
+def first_pass(
+    snapshot: LogSnapshot, config: LogConfig, now_ms: int, timestamp_of: Callable[[LogSnapshot, Segment], int]
+) -> tuple[ExpiredSegment, ...]:
+    """What a broker's retention removes of a log that it has just started with, if `timestamp_of` returns what it takes
+    for the greatest timestamp of a segment."""
+    state = _state(snapshot, config, snapshot.log_start_offset, snapshot.log_end_offset, now_ms)
+    by_limits = (BY_SIZE, BY_TIME) if config.delete else ()
+    segments = tuple(
+        replace(info, largest_timestamp_ms=partial(timestamp_of, snapshot, segment))
+        for info, segment in zip(state.segments, snapshot.segments, strict=True)
+    )
+    return plan(replace(state, segments=segments), (LOG_START_BREACH, *by_limits))
 
 
 def disk_free_bytes(path: Path) -> FreeBytes:

@@ -213,6 +213,8 @@ def abort(producer_id: int, producer_epoch: int = 0) -> Marker:
 
 def topic_id(topic: str) -> str:
     """A topic's id, always the same, in Kafka's 22 characters."""
+    if topic == "__cluster_metadata":
+        return "AAAAAAAAAAAAAAAAAAAAAQ"
     digest = bytearray(hashlib.md5(topic.encode(), usedforsecurity=False).digest())
     digest[0] &= 0x7F  # no leading "-", as Uuid.randomUuid
     return base64.urlsafe_b64encode(digest).decode().rstrip("=")
@@ -443,3 +445,9 @@ def metadata_records(topic: str, partitions: int, replicas: Sequence[int]) -> li
         body = struct.pack(">i", number) + identity + ids + ids + none + none + struct.pack(">iii", replicas[0], 0, 0)
         records.append(b"\x01\x03\x00" + body + b"\x00")
     return records
+
+
+def topic_setting(topic: str, name: str, value: str) -> bytes:
+    """The record of a KRaft metadata log that sets a topic's key (ConfigRecord.json)."""
+    texts = (bytes([len(text) + 1]) + text.encode() for text in (topic, name, value))
+    return b"\x01\x04\x00\x02" + b"".join(texts) + b"\x00"

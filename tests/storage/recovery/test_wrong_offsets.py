@@ -118,15 +118,44 @@ def test_a_length_of_zero_is_an_unfinished_append_but_not_below_the_recovery_poi
 
 
 def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path):
-    batches = [batch(offset) for offset in (0, 1, 2 + 2**12, 3, 4)]
-    directory = made(tmp_path, {0: b"".join(batches)})
+    batches = [batch(offset) for offset in range(5)]
+    hurt = bytearray(batches[3])
+    hurt[-1] ^= 1
+    directory = made(tmp_path, {0: b"".join([*batches[:3], hurt, batches[4]])})
     position = sum(map(len, batches[:3]))
     plan = RecoveryPlan(TP, directory, LogConfig(), clean=False)
     for report in (rehearse(plan, clock=StandingClock(0)), recovered(directory, gentle=False)):
         assert [change for change in report.changes if "cuts" in change] == [
-            f"cuts 00000000000000000000.log at position {position}, offset {3 + 2**12}: {2 * len(batches[0])} bytes "
-            f"are removed, with an intact batch at position {position}; `kafkafs salvage` keeps it"
+            f"cuts 00000000000000000000.log at position {position}, offset 3: {2 * len(batches[0])} bytes "
+            f"are removed, with an intact batch at position {position + len(batches[3])}; `kafkafs salvage` keeps it"
         ]
+
+
+@pytest.mark.parametrize(("offsets", "falls"), [((0, 1, 2, 2, 3), 1), ((0, 1, 2 + 2**12, 3, 4), 1), ((3, 2, 1), 2)])
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_forced_recovery_keeps_what_a_broker_keeps(tmp_path, offsets, falls, clean):
+    """Batches twice, and offsets that go back: a mount refuses, `recover` says so and removes nothing."""
+    data = b"".join(batch(offset) for offset in offsets)
+    directory = made(tmp_path, {0: data})
+    with pytest.raises(PartitionOffline, match="an intact batch"):
+        recovered(directory, gentle=True, clean=clean)
+    report = recovered(directory, gentle=False, clean=clean)
+    assert left(directory) == data
+    assert report.log_end_offset == max(offsets) + 1
+    said = f"leaves {falls} batches of 00000000000000000000.log whose offsets do not ascend, as a broker does"
+    assert (said in report.changes) == (not clean)
+
+
+def test_only_the_segment_that_a_broker_cuts_as_it_loads_it_is_cut(tmp_path):
+    """One without an index, below the recovery point: the segments after it stay, as with a broker."""
+    hurt = bytearray(batch(1))
+    hurt[-1] ^= 1
+    for point in (0, 4):
+        directory = made(tmp_path, {0: batch(0) + hurt, 2: batch(2) + batch(3)})
+        (directory / names.segment_file(0, FileKind.OFFSET_INDEX)).unlink()
+        report = recovered(directory, gentle=False, recovery_point=point)
+        assert (report.cut.next_offset, report.removed_segments, report.log_end_offset) == (1, [], 4)
+        assert left(directory) == batch(0) + b"|" + batch(2) + batch(3)
 
 
 def test_what_cannot_be_told_is_not_cut(tmp_path, monkeypatch):

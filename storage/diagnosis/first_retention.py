@@ -1,0 +1,66 @@
+"""What retention removes in the first minute after a broker's start.
+
+A broker takes the last entry of a time index, whatever it says, for the greatest timestamp of the segment: a wrong one
+makes it remove messages that are not old. Sources: Kafka's LogSegment.largestTimestamp, UnifiedLog.deleteOldSegments.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Collection, Iterator
+
+from storage.config import LogConfig
+from storage.diagnosis.predictions import Prediction, Reaction
+from storage.files.log_file import open_quietly
+from storage.files.names import FileKind
+from storage.files.time_index import ENTRY_SIZE
+from storage.log.greatest_timestamp import retention_timestamp_ms
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.types import TopicPartition
+from storage.upkeep.retention import first_pass
+
+_TIMESTAMP = struct.Struct(">q")
+
+
+def check_retention(
+    tp: TopicPartition, snapshot: LogSnapshot, config: LogConfig, now_ms: int, recovered: Collection[int]
+) -> Iterator[Prediction]:
+    """`config`: the topic's; `recovered`: base offsets of the segments whose indexes are rebuilt. OSError."""
+
+    def timestamp_of(of: LogSnapshot, segment: Segment) -> int:
+        if segment.base_offset in recovered:
+            return retention_timestamp_ms(of, segment)
+        timestamp = _last_entry(segment)
+        return timestamp if timestamp >= 0 else segment.mtime_ms()
+
+    removed = first_pass(snapshot, config, now_ms, timestamp_of)
+    if not removed:
+        return
+    due = first_pass(snapshot, config, now_ms, retention_timestamp_ms)
+    end = removed[-1].next_offset
+    what = f"{len(removed)} segments up to offset {end} exceed {removed[-1].reason}"
+    if len(removed) <= len(due):
+        broker = "removes them in the first minutes, as always"
+        advice = "Set retention.ms=-1 of the topic first, if these messages are still needed"
+        yield Prediction("retention", Reaction.REMOVES, snapshot.segments[0].log.path, what, broker, advice, tp)
+        return
+    path = snapshot.segments[len(due)].path_of(FileKind.TIME_INDEX)
+    broker = "removes them in the first minutes: it takes the last entry of a time index for the segment's latest time"
+    advice = "Rebuild the indexes: `kafkafs reindex`"
+    if end >= snapshot.log_end_offset:
+        what = f"all {what}"
+    what += f", of which {len(removed) - len(due)} do not by the times in the log"
+    yield Prediction("retention-early", Reaction.CUTS, path, what, broker, advice, tp)
+
+
+def _last_entry(segment: Segment) -> int:
+    """The last timestamp in a time index, by its size; -1 where it has no entry."""
+    try:
+        with open(segment.path_of(FileKind.TIME_INDEX), "rb", buffering=0, opener=open_quietly) as file:
+            entries = os.fstat(file.fileno()).st_size // ENTRY_SIZE
+            last = os.pread(file.fileno(), ENTRY_SIZE, (entries - 1) * ENTRY_SIZE) if entries else b""
+    except OSError:
+        return -1
+    return int(_TIMESTAMP.unpack_from(last)[0]) if len(last) == ENTRY_SIZE else -1

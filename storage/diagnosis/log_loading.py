@@ -1,0 +1,272 @@
+"""What a broker makes of one log when it loads it: whether it can, what it cuts, and where the log ends then.
+
+Recovery itself, run on a copy of the small files, tells what is cut (`recovery/rehearsal.py`); what a broker does
+otherwise is here. Sources: Kafka's LogLoader, LogSegment, TransactionIndex.
+"""
+
+from __future__ import annotations
+
+import re
+import stat
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage.diagnosis.predictions import Prediction, Reaction
+from storage.directory.directory_checkpoints import PartitionOffsets
+from storage.errors import CorruptCheckpoint
+from storage.files import leader_epochs, names
+from storage.files.listing import paths_in
+from storage.files.names import FileKind
+from storage.files.opening import exists
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
+from storage.files.transaction_index import ENTRY_SIZE, VERSION
+from storage.format.batches import LOG_OVERHEAD
+from storage.log import tail
+from storage.log.segment import Segment
+from storage.log.segments import live_offsets
+from storage.recovery.recovery import Cut, RecoveryReport
+from storage.types import TopicPartition
+
+SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the broker starts"
+REINDEX = "`kafkafs reindex` rebuilds it"
+_RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
+_PUT_BACK = "Put the segment files that are missing back; other replicas may have them"
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
+_TXN_INDEX_ENTRY = struct.Struct(">h16xq8x")  # version, last offset
+_BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
+_DELTA_POSITION = 23  # of the last offset delta
+_LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
+
+
+def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
+    """Files on which loading fails."""
+    for path in paths_in(directory):
+        mode = path.lstat().st_mode
+        if _is_read(path.name) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+            yield Prediction(
+                "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
+                "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
+            )  # fmt: skip
+        elif stat.S_ISDIR(mode):
+            continue
+        elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name):
+            if path.suffix == FileKind.LOG.value:
+                end = int(number[0])
+                yield Prediction(
+                    "file-misnamed", Reaction.CUTS, path, "a segment file's name with too few digits",
+                    f"makes an empty segment from offset {end} on, and goes on there: later messages are hidden",
+                    "Move the file elsewhere", tp, end,
+                )  # fmt: skip
+        elif names.is_misnamed(path.name):
+            yield Prediction(
+                "file-misnamed", Reaction.REFUSES, path, "a segment file's name without an offset",
+                "does not start: it cannot parse the name", "Move the file elsewhere", tp,
+            )  # fmt: skip
+        elif _is_checked(path) and stops_at(path):
+            yield Prediction(
+                "txn-index-version", Reaction.REFUSES, path, f"an entry has a version other than {VERSION}",
+                "does not start; before Kafka 4.4 it starts with versions below 256", REINDEX, tp,
+            )  # fmt: skip
+    try:
+        leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT)
+    except CorruptCheckpoint as error:
+        yield Prediction(
+            "epochs-corrupt", Reaction.OFFLINE, error.path or directory, error.what,
+            "takes the log directory offline; without another one it stops",
+            "Remove the file: `kafkafs recover` rebuilds it from the log", tp,
+        )  # fmt: skip
+    except OSError:
+        pass  # no regular file: see above
+
+
+def _is_read(name: str) -> bool:
+    """Whether a broker reads a file of this name. A directory with a segment's name is no segment to it."""
+    parsed = names.parse_segment_file(name)
+    of_partition = (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
+    return name in of_partition or (parsed is not None and parsed.kind is not FileKind.LOG)
+
+
+def _is_checked(path: Path) -> bool:
+    """Whether a file is the transaction index of a segment: without its .log it is removed."""
+    return path.suffix == FileKind.TRANSACTION_INDEX.value and exists(path.with_suffix(FileKind.LOG.value))
+
+
+def stops_at(path: Path) -> int | None:
+    """The version of the entry of a transaction index at which a broker stops loading the segment: if it is VERSION,
+    it recovers the segment. None without such an entry (TransactionIndex.sanityCheck)."""
+    try:
+        data = read_whole(path, MOST_ENTRIES_BYTES) or b""
+    except OSError:
+        return VERSION  # which `verify` reports
+    entries = _TXN_INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE])
+    return next((version for version, last in entries if version != VERSION or last < int(path.stem)), None)
+
+
+def of_recovery(
+    report: RecoveryReport, directory: Path, known: PartitionOffsets, *, clean: bool
+) -> Iterator[Prediction]:
+    """What loading the log removes. `report`: of recovery, after a clean shutdown too; `known`: the checkpoints."""
+    tp = report.tp
+    cuts = [cut for cut in report.cuts if cut.base_offset in report.recovered_segments]
+    for base in report.misordered_segments:
+        path = directory / names.segment_file(base, FileKind.LOG)
+        what = "offsets that do not ascend, where an index entry is due"
+        if clean or not exists(path.with_suffix(FileKind.OFFSET_INDEX.value)):
+            broker = "does not start: InvalidOffsetException, when it rebuilds the segment's index"
+            yield Prediction("batch-order", Reaction.REFUSES, path, what, broker, SALVAGE, tp)
+        else:
+            broker = f"empties the segment, removes those after it, and goes on at {base}"
+            yield Prediction("batch-order", Reaction.CUTS, path, what, broker, SALVAGE, tp, base)
+        return
+    for cut in cuts:
+        prediction = _of_cut(cut, report, directory, max(known.recovery_point or 0, known.high_watermark or 0))
+        if not clean or prediction.reaction is Reaction.REFUSES:  # otherwise the finding of `verify` says it
+            yield prediction
+    if cuts and report.log_end_offset == cuts[-1].next_offset:
+        return
+    end = report.log_end_offset
+    if report.removed_segments and not cuts:
+        yield Prediction(
+            "log-start-beyond-end",
+            Reaction.CUTS,
+            directory,
+            f"the log ends below its checkpointed start {report.log_start_offset}",
+            f"removes all its segments, and begins anew at {report.log_start_offset}",
+            f"Correct its line in {names.LOG_START_CHECKPOINT} first",
+            tp,
+            report.log_start_offset,
+        )
+        return
+    if clean:
+        misread = _misread_end(tp, directory)
+        if misread is not None:
+            yield misread
+            return
+    yield from _lost_ends(tp, directory, end, known, clean=clean)
+
+
+def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -> Prediction:
+    """`known_end`: up to where the log is known to have been written."""
+    path = directory / names.segment_file(cut.base_offset, FileKind.LOG)
+    segment = Segment.at(directory, cut.base_offset)
+    batch = segment.batch_at(cut.position, segment.size, any_offset=True)
+    if batch is not None and int(batch.last_offset[0]) < cut.base_offset:
+        return Prediction(
+            "batch-range", Reaction.REFUSES, path,
+            "a batch's offsets are below those of its segment, which is recovered",
+            "does not start: it takes that for offsets that are too far apart, and cannot split the segment",
+            SALVAGE, report.tp,
+        )  # fmt: skip
+    later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
+    is_last = cut.next_offset == report.log_end_offset
+    whole_head = cut.lost_bytes >= LOG_OVERHEAD  # otherwise there is no length that could be zero
+    nothing_behind = is_last and not report.removed_segments and cut.intact is None
+    if nothing_behind and whole_head and cut.unfinished:
+        what, broker = f"{cut.lost_bytes} bytes at the end that were never written", "cuts them off"
+        return Prediction("preallocated-tail", Reaction.REPAIRS, path, what, broker, "", report.tp)
+    behind = "" if cut.intact is None else f", with {cut.intact}"
+    return Prediction(
+        "torn-tail" if nothing_behind and cut.next_offset >= known_end else "damage",
+        Reaction.CUTS,
+        path,
+        f"no sound batch from position {cut.position} on: {cut.lost_bytes} bytes{behind}",
+        f"cuts the {'log' if is_last else 'segment'} at offset {cut.next_offset}{later}",
+        SALVAGE,
+        report.tp,
+        report.log_end_offset,
+    )
+
+
+def _lost_ends(
+    tp: TopicPartition, directory: Path, end: int, known: PartitionOffsets, *, clean: bool
+) -> Iterator[Prediction]:
+    """Messages that are in no segment, though another file knows of them: a segment's log is made before its indexes,
+    and checkpoints, epochs and snapshots of producers follow what was written. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    bases = [base for base in bases if not (directory / names.segment_file(base, FileKind.LOG)).is_dir()]
+    epochs = _epoch_starts(directory)
+    reached = {
+        names.RECOVERY_POINT_CHECKPOINT: known.recovery_point or 0,
+        names.REPLICATION_CHECKPOINT: known.high_watermark or 0,
+        names.LEADER_EPOCH_CHECKPOINT: max(epochs, default=0),
+        "a snapshot of producers": max(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT), default=0),
+    }
+    name, flushed = max(reached.items(), key=lambda item: item[1])
+    kinds = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX)
+    orphan = max((base for kind in kinds for base in live_offsets(directory, kind) if base not in bases), default=-1)
+    what = ""
+    if end < flushed:
+        what = f"was written up to {flushed} ({name})"
+    elif orphan >= max(end, bases[-1] + 1 if bases else 0):
+        what = f"had a segment from {orphan} on, whose indexes are there"
+    elif not bases and (clean or known.log_start or epochs):
+        what = "has no segment"
+    if what:
+        rest = f"{end} to {flushed - 1}" if end < flushed else f"from {end} on"
+        yield Prediction(
+            "log-end-lost", Reaction.CUTS, directory, f"the log ends at offset {end}, and {what}",
+            f"goes on at {end}: offsets {rest} are given to other messages", _PUT_BACK, tp, end,
+        )  # fmt: skip
+    # After a crash the epochs may be older than what retention has removed.
+    start = max(known.log_start or 0, min(epochs, default=0))
+    if clean and bases and epochs and start < bases[0] and start == min(epochs):
+        yield Prediction(
+            "log-start-lost", Reaction.UNNOTICED, directory,
+            f"the first segment begins at {bases[0]}, and the log at {start} ({names.LEADER_EPOCH_CHECKPOINT})",
+            f"begins the log at {bases[0]}: offsets {start} to {bases[0] - 1} are in no segment", _PUT_BACK, tp,
+        )  # fmt: skip
+
+
+def _epoch_starts(directory: Path) -> list[int]:
+    try:
+        epochs = leader_epochs.read(directory / names.LEADER_EPOCH_CHECKPOINT)
+    except (CorruptCheckpoint, OSError):
+        return []
+    return [entry.start_offset for entry in epochs.entries] if epochs else []
+
+
+def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
+    """After a clean shutdown a broker looks for the end of a log from the last entry of its last index on, and trusts
+    that there are batches and nothing else. OSError."""
+    bases = live_offsets(directory, FileKind.LOG)
+    if not bases or (directory / names.segment_file(bases[-1], FileKind.LOG)).is_dir():
+        return None
+    last = Segment.at(directory, bases[-1])
+    path = directory / names.segment_file(last.base_offset, FileKind.OFFSET_INDEX)
+    data = None if path.is_dir() else read_whole(path, MOST_ENTRIES_BYTES)
+    if data is None or len(data) % _INDEX_ENTRY.size:
+        return None  # it recovers the segment
+    relative_offset, position = _INDEX_ENTRY.unpack(data[-_INDEX_ENTRY.size :]) if data else (0, 0)
+    if relative_offset < 0:
+        return None  # the same
+    end = tail.measure(last, last.size).next_offset
+    seen = _end_from(last, position, last.base_offset + relative_offset)
+    what = f"from position {position} on, which its index names last, is something else than batches"
+    if seen is None:
+        broker = "does not start: it looks for the end of the log there"
+        return Prediction("log-end-misread", Reaction.REFUSES, last.log.path, what, broker, _RECOVER, tp)
+    if seen != end:
+        broker = f"takes {seen} for the end of the log, which is {end}, and goes on there"
+        return Prediction("log-end-misread", Reaction.CUTS, last.log.path, what, broker, _RECOVER, tp, seen)
+    return None
+
+
+def _end_from(segment: Segment, position: int, offset: int) -> int | None:
+    """The end of a log that a broker sees when it looks for `offset` from a position on; None when that fails. It tests
+    neither CRCs nor offsets (LogSegment.readNextOffset, FileLogInputStream.nextBatch)."""
+    size, found = segment.size, None
+    if position < 0:
+        return None
+    while position < size - _BATCH_HEAD.size:
+        base, length, magic = _BATCH_HEAD.unpack(segment.log.read(position, _BATCH_HEAD.size))
+        if length < _LEAST_LENGTH:
+            return None
+        if position + LOG_OVERHEAD + length > size:
+            break
+        delta = 0 if magic < 2 else int.from_bytes(segment.log.read(position + _DELTA_POSITION, 4), "big", signed=True)
+        if found is not None or base + delta >= offset:
+            found = base + delta + 1
+        position += LOG_OVERHEAD + length
+    return segment.base_offset if found is None else found
