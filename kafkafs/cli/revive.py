@@ -295,4 +295,5 @@ def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
         ],
         "open_transactions": 0 if built is None else len(built.open_transactions),
         "aborted_transactions": 0 if built is None else len(built.aborted),
+        "committed_transactions": 0 if built is None else len(built.committed),
     }

@@ -115,7 +115,7 @@ class _Judge:
     def _open(self, found: PartitionProducers, producer: ProducerEntry) -> dict[str, Any]:
         begun = found.begun[producer.producer_id]
         silent = self._now_ms - producer.timestamp > self._timeout_ms
-        will_end = self._ids.will_end(found.tp, producer.producer_id) if silent else True
+        will_end = self._ids.will_end(found.tp, producer) if silent else True
         return {
             "first_offset": producer.current_txn_first_offset,
             "first_timestamp": None if begun < 0 else begun,

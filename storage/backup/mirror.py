@@ -35,6 +35,7 @@ from storage.files.metadata_replay import ClusterMetadata
 from storage.format.batches import BatchTable, Column
 from storage.format.decoder import verify_crcs
 from storage.log import reader
+from storage.log.batch_choice import batch_ending_at, check_one_log, check_tail
 from storage.log.log_dir import LogDir
 from storage.log.reader import last_batch
 from storage.log.rereads import Rereads
@@ -199,6 +200,22 @@ class Mirror:
             return _Chosen(tp, renamed, snapshot, compacted, error=error)
         return _Chosen(tp, renamed, cut.snapshot, compacted, cut.mixed)
 
+    def _check_topic(self, chosen: _Chosen, log: PartitionLog) -> None:
+        """InvalidRecord if the copy has messages of another topic of that name, which was deleted since."""
+        source_id = self.source.topic_info(chosen.source_tp.topic).topic_id
+        listed = None if self.recorder is None or self.recorder.previous is None else self.recorder.previous.topics
+        known = None if listed is None or chosen.tp.topic not in listed else listed[chosen.tp.topic].topic_id
+        if known is None and chosen.tp.topic == chosen.source_tp.topic and not self.target.log_dir.is_broker:
+            known = self.target.log_dir.topic_info(chosen.tp.topic).topic_id
+        if not log.is_empty and None not in (source_id, known) and source_id != known:
+            raise InvalidRecord(
+                "the copy is of another topic of that name, which was deleted",
+                path=log.path,
+                expected=f"topic id {known}",
+                found=source_id,
+                advice="Mirror into another directory, or remove the topic there first",
+            )
+
     def _known_end(self, tp: TopicPartition) -> int:
         try:
             return self.target.log(tp).log_end_offset
@@ -239,6 +256,8 @@ class Mirror:
                 result = self.results[tp] = Mirrored(tp, log.log_end_offset, log.log_end_offset)
             result.mixed, result.remote_note = chosen.mixed, snapshot.remote_note
             if self._copied_of.get(tp) != source:
+                check_one_log(snapshot, compacted=chosen.compacted)
+                self._check_topic(chosen, log)
                 fresh |= _begin(log, snapshot, compacted=chosen.compacted)
                 self._copied_of[tp] = source
                 if not result.size_bytes:
@@ -261,6 +280,8 @@ class Mirror:
                 log.increment_log_start_offset(min(snapshot.log_start_offset, log.log_end_offset))
             if recording is not None:
                 recording.log_start_offset = log.log_start_offset
+            if self.until_ms is None:
+                check_tail(snapshot)
             result.error = None
         except (StorageError, OSError) as error:
             if isinstance(error, UnknownTopicOrPartition) and self.target.log_dir.is_broker:
@@ -321,7 +342,7 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool
     if last is None:
         return False
     offset, epoch = int(last.last_offset[0]), int(last.leader_epoch[0])
-    same = _batch_ending_at(snapshot, offset)
+    same = batch_ending_at(snapshot, offset)
     # Batches may end elsewhere after a truncation, but each offset of an epoch is written once: storage.log.lineage.
     leader = snapshot.epochs.epoch_at(offset)
     expected, found = None, None
@@ -339,15 +360,6 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool
             advice="Mirror into another directory, or remove the topic there first",
         )
     return False
-
-
-def _batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
-    """The header of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
-    place = reader.find_batch(snapshot, offset)
-    if place is None:
-        return None
-    batch = place.segment.batch_at(place.position, snapshot.end_position(place.segment))
-    return batch if batch is not None and int(batch.last_offset[0]) == offset else None
 
 
 def _check_cut(log: PartitionLog, snapshot: LogSnapshot) -> None:

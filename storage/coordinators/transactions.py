@@ -9,6 +9,7 @@ FindHangingTransactionsCommand.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -29,6 +30,7 @@ from storage.log.scanning import scan_sound_batches
 from storage.log.snapshot import Log, LogSnapshot
 from storage.types import NO_TIMESTAMP, TopicPartition
 
+_EPOCH_FOR_EACH: Final = 2  # the transaction version
 _PROBLEMS_KEPT: Final = 20  # of a partition's records
 
 
@@ -119,13 +121,27 @@ class TransactionalIds:
         """The transactional id that a producer id belongs to now; None if there is none here."""
         return self.by_producer.get(producer_id)
 
-    def will_end(self, tp: TopicPartition, producer_id: int) -> bool | None:
+    def will_end(self, tp: TopicPartition, producer: ProducerEntry) -> bool | None:
         """Whether a coordinator will end this producer's open transaction in a partition; None if that is not known
-        here."""
-        owner = self.owner(producer_id)
+        here. A coordinator whose state is older than the transaction cannot: partitions refuse its epoch."""
+        owner = self.owner(producer.producer_id)
         if owner is None:
             return False if self.complete else None
-        return tp in self.by_id[owner].partitions
+        state = self.by_id[owner]
+        return tp in state.partitions and state.producer_epoch >= producer.epoch
+
+    def has_committed(self, tp: TopicPartition, producer: ProducerEntry) -> bool:
+        """Whether a commit of this producer's open transaction was acknowledged: a coordinator had prepared it, and only
+        the marker is missing here. With transaction version 2 each transaction has an epoch of its own, one less than
+        its coordinator has then."""
+        owner = self.owner(producer.producer_id)
+        if owner is None:
+            return False
+        state = self.by_id[owner]
+        if state.state is TransactionState.PREPARE_COMMIT and tp in state.partitions:
+            return state.producer_epoch in (producer.epoch, producer.epoch + 1)
+        is_of_version_2 = state.client_version >= _EPOCH_FOR_EACH and state.producer_epoch == producer.epoch + 1
+        return is_of_version_2 and state.state is TransactionState.COMPLETE_COMMIT
 
 
 def transactional_ids(log_dir: LogDir) -> TransactionalIds:
@@ -149,6 +165,15 @@ def transactional_ids(log_dir: LogDir) -> TransactionalIds:
         counted.append(held)
     count = log_dir.topic_info(TRANSACTION_STATE_TOPIC).partition_count
     return TransactionalIds(found, complete=count == len(here) and not problems, problems=tuple(problems))
+
+
+def recorded_ids(snapshots: Iterable[LogSnapshot]) -> TransactionalIds:
+    """The same of single partitions of `__transaction_state`, wherever they are."""
+    states: dict[str, TransactionMetadata] = {}
+    for snapshot in snapshots:
+        with suppress(StorageError, OSError):
+            states |= _replayed(snapshot)[0]
+    return TransactionalIds(states, complete=False)
 
 
 def _states(log: Log) -> tuple[dict[str, TransactionMetadata], list[str], Held]:

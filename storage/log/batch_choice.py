@@ -22,20 +22,24 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from storage.errors import CorruptBatch
 from storage.files import names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.format.batches import BatchTable
+from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.intact_batches import UNDECIDED, Flags, Int64s, IntactBatches, Run, UncopiedBytes
 from storage.log.reader import find_batch
 from storage.log.same_batches import same_batches
 from storage.log.scanning import last_offset_before
 from storage.log.segment import Segment
+from storage.log.segment_check import never_written
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress
 from storage.types import MAX_OFFSET, OffsetRange
@@ -131,10 +135,17 @@ class BatchChoice:
         return sorted(runs, key=lambda one: int(one[0].base[one[1].first]))
 
     @property
+    def base_offset(self) -> int:
+        """Where its first segment begins."""
+        bases = [part.segment.base_offset for part in self.segments[: self.own]]
+        bases += [int(part.base[part.kept][0]) for part in self.segments if part.kept.any()]
+        return min(bases, default=self.log_start_offset)
+
+    @property
     def log_end_offset(self) -> int:
         """The offset after the last batch; where the log begins without any."""
         ends = [int(part.last[part.kept][-1]) + 1 for part in self.segments if part.kept.any()]
-        return max([self.log_start_offset, *ends])
+        return max(ends, default=self.base_offset)
 
     @property
     def damage(self) -> UncopiedBytes | None:
@@ -202,23 +213,57 @@ def _intact(snapshot: LogSnapshot, progress: Progress) -> list[IntactBatches]:
     return [IntactBatches(segment, end, progress) for segment, end in zip(segments, ends, strict=True)]
 
 
-def follows_plainly(copy: LogCopy, *, compacted: bool) -> bool:
-    """Whether a look at the ends of its segments shows one log without a gap, so that nothing has to be decided.
+def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
+    """Whether a look at the ends of its segments, and at its checkpoints, shows one whole log, so that nothing has to be
+    decided. Damage within segments is not looked for. SegmentGone, OSError."""
+    is_whole = copy.reached <= copy.snapshot.log_end_offset and copy.begins is None
+    return is_whole and _follow_one_another(copy, compacted=compacted)
 
-    Damage within segments is not looked for. SegmentGone, OSError.
-    """
-    snapshot = copy.snapshot
-    segments = snapshot.segments
-    if not segments or snapshot.remote_offsets is not None:
-        return copy.reached <= snapshot.log_end_offset
-    created_ns = copy.created_ns()
-    if copy.reached > snapshot.log_end_offset or copy.begins is not None:
-        return False
+
+def check_one_log(snapshot: LogSnapshot, *, compacted: bool) -> None:
+    """CorruptBatch where a log holds segments of another one, or some of which nobody knows whether they belong to it.
+
+    SegmentGone, OSError."""
+    if _follow_one_another(LogCopy(snapshot), compacted=compacted):
+        return
+    for part in choose_batches([LogCopy(snapshot)], compacted=compacted).segments:
+        reason = part.reason_of_another_log
+        if reason is not None:
+            raise CorruptBatch(
+                f"{snapshot.tp} holds messages of another log",
+                path=part.segment.log.path,
+                found=reason,
+                advice="`kafkafs salvage` copies what belongs to it",
+            )
+
+
+def check_tail(snapshot: LogSnapshot) -> None:
+    """CorruptBatch where intact batches follow the damage at which a log ends. OSError."""
+    last, end, size = snapshot.active, snapshot.active_end, snapshot.active_size
+    if last is None or end >= size or never_written(last.log, end) or last.batch_at(end, size, any_offset=True):
+        return
+    with suppress(Undecided):
+        behind = intact_batch(last, end + 1, size, last.base_offset, budget=Budget(size))
+        if behind is not None:
+            raise CorruptBatch(
+                f"{snapshot.tp} is damaged before intact messages",
+                path=last.log.path,
+                position=end,
+                offset=snapshot.log_end_offset,
+                found=f"an intact batch at position {behind}",
+                advice="`kafkafs salvage` copies what is intact",
+            )
+
+
+def _follow_one_another(copy: LogCopy, *, compacted: bool) -> bool:
+    segments, created_ns = copy.snapshot.segments, copy.created_ns()
+    if copy.snapshot.remote_offsets is not None:
+        return True
     written = [] if created_ns is None else [one.log.stat().st_mtime_ns >= created_ns for one in segments]
     if written != sorted(written):
         return False
     for segment, following in zip(segments, segments[1:], strict=False):
-        last = last_offset_before(snapshot, segment, segment.size)
+        last = last_offset_before(copy.snapshot, segment, segment.size)
         if last is None or (last + 1 < following.base_offset and not compacted):
             return False
     return True
@@ -299,14 +344,14 @@ def _decide(
     if compacted and same_batches(lows, highs, compacted=True):
         low.leave_out(in_low, f"{names_of[1]} has it as it was compacted later")
         return
-    lineage = Lineage(epochs, is_whole=True)
-    for at, (test, reason) in enumerate((
-        (lambda part, rows: not lineage.fits(part)[rows].any(), "an earlier leader wrote it"),
-        (lambda part, rows: not _confirmed(part.kept_table(rows), others), "no other copy has it there"),
-    )):
-        is_wrong = [test(low, in_low), test(high, in_high)]
-        if (at or epochs.entries) and is_wrong[0] != is_wrong[1]:
-            (low if is_wrong[0] else high).leave_out(in_low if is_wrong[0] else in_high, reason)
+    lineage, sides = Lineage(epochs, is_whole=True), ((low, in_low), (high, in_high))
+    for reason, is_wrong in (
+        ("an earlier leader wrote it", [len(epochs.entries) and not lineage.fits(part)[rows].any() for part, rows in sides]),
+        ("no other copy has it there", [not _confirmed(part.kept_table(rows), others) for part, rows in sides]),
+    ):
+        if is_wrong[0] != is_wrong[1]:
+            part, rows = sides[is_wrong.index(True)]
+            part.leave_out(rows, reason)
             return
     low_times, high_times = low.times, high.times
     if low_times is not None and high_times is not None:
@@ -422,7 +467,7 @@ class Lineage:
         slots = self._starts.searchsorted(part.base, "right")
         ends = self._starts.searchsorted(part.last, "right")
         if self._is_whole:
-            fits = (self._numbers[slots] == epoch) & (slots == ends)
+            fits: Flags = (self._numbers[slots] == epoch) & (slots == ends)
         else:
             following = np.append(self._numbers[1:], self._numbers[-1])
             fits = (self._numbers[slots] <= epoch) & (epoch <= following[ends])
@@ -445,15 +490,17 @@ class _Chosen:
         rows = self._rows(table.base_offset)
         if not len(self.base):
             return np.zeros(table.rows, np.bool_)
-        same = (self.base[rows] == table.base_offset) & (self.last[rows] == table.last_offset)
-        return same & (self.crc[rows] == table.crc)
+        same: Flags = (self.base[rows] == table.base_offset) & (self.last[rows] == table.last_offset)
+        same &= self.crc[rows] == table.crc
+        return same
 
     def overlaps(self, table: BatchTable) -> Flags:
         """Which of these batches have an offset that one of them has."""
         if not len(self.base):
             return np.zeros(table.rows, np.bool_)
         rows = np.minimum(self.last.searchsorted(table.base_offset), len(self.last) - 1)
-        return (self.last[rows] >= table.base_offset) & (self.base[rows] <= table.last_offset)
+        overlaps: Flags = (self.last[rows] >= table.base_offset) & (self.base[rows] <= table.last_offset)
+        return overlaps
 
     def _rows(self, base: Int64s) -> Int64s:
         return np.minimum(self.base.searchsorted(base), max(len(self.base) - 1, 0))
@@ -586,7 +633,7 @@ def _fill_gap(
     filled: list[OffsetRange] = []
     rest: list[OffsetRange] = []
     expected, may_lack = gap.start, False
-    ends = [part.segment.base_offset for part in parts[1:]] + [MAX_OFFSET]
+    ends = [part.segment.base_offset for part in parts[1:]] + [MAX_OFFSET] * bool(parts)
     for part, fit, end in zip(parts, fits, ends, strict=True):
         if part.segment.base_offset >= gap.end or end <= gap.start:
             continue

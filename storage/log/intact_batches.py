@@ -165,6 +165,11 @@ class IntactBatches:
         decided = {reason for _, reason in self._left_out if not reason.startswith(UNDECIDED)}
         return next((one for one in self.damages() if one.reason not in decided), None)
 
+    @property
+    def reason_of_another_log(self) -> str | None:
+        """Why batches are left out that are not damaged; None where there are none."""
+        return next((reason for rows, reason in self._left_out if rows.any()), None)
+
     def reasons(self, of_another_leader: Flags) -> list[str]:
         """For each batch why it does not count, if it does not."""
         reasons = np.where(of_another_leader, "another leader wrote it", "not in the log that is taken").tolist()

@@ -58,6 +58,8 @@ _ADVICE = "`kafkafs salvage` copies what is intact; --salvage does that here"
 _MARKER_KEY = struct.Struct(">hh")  # version, type
 _MARKER = struct.Struct(">hi")  # version, coordinator epoch
 
+Ending = Callable[[TopicPartition, ProducerEntry], ControlType | None]
+
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
@@ -78,7 +80,7 @@ class Built:
     """A partition that was built. `linked_bytes` are among `size_bytes`. `last_epoch`: the last leader's, -1 if none.
 
     `greatest_producer_id`: in its batches that were read and in its producer state. `open_transactions`: those without
-    a marker at its end; `aborted`: those of them that got an abort marker.
+    a marker at its end; `aborted`, `committed`: those of them that got a marker. `producers`: all that a broker knows.
     """
 
     tp: TopicPartition
@@ -90,6 +92,8 @@ class Built:
     greatest_producer_id: int = -1
     open_transactions: tuple[ProducerEntry, ...] = ()
     aborted: tuple[ProducerEntry, ...] = ()
+    committed: tuple[ProducerEntry, ...] = ()
+    producers: tuple[ProducerEntry, ...] = ()
 
 
 @dataclass(slots=True)
@@ -100,14 +104,14 @@ class Building:
     clock: Clock
     progress: Progress
 
-    def build(self, plan: BuildPlan, aborts: Callable[[ProducerEntry], bool]) -> Built:
-        """Makes the directory. `aborts` says which of the open transactions get an abort marker.
+    def build(self, plan: BuildPlan, ending: Ending) -> Built:
+        """Makes the directory. `ending` says which marker open transactions get, if they get one.
 
         CorruptBatch or another StorageError where the replica is damaged; OSError.
         """
         if plan.chosen is not None:
-            return self._finish(plan, self._put_together(plan, plan.chosen), 0, aborts)
-        return self._finish(plan, *self._copied(plan), aborts)
+            return self._finish(plan, self._put_together(plan, plan.chosen), 0, ending)
+        return self._finish(plan, *self._copied(plan), ending)
 
     def _copied(self, plan: BuildPlan) -> tuple[PartitionLog, int]:
         replica, directory = plan.replica, plan.directory
@@ -170,24 +174,22 @@ class Building:
         return log, recovery.report
 
     def _put_together(self, plan: BuildPlan, chosen: BatchChoice) -> PartitionLog:
-        snapshot = plan.replica.snapshot
         self._make(plan.directory)
-        start = min([chosen.log_start_offset, *(segment.base_offset for segment in snapshot.segments[:1])])
-        log, _ = self._recovered(plan, 0, start)
-        copy_chosen(chosen, snapshot, log, self.progress)
+        log, _ = self._recovered(plan, 0, chosen.base_offset)
+        copy_chosen(chosen, plan.replica.snapshot, log, self.progress)
         return log
 
     def _finish(
-        self, plan: BuildPlan, log: PartitionLog, linked: int, aborts: Callable[[ProducerEntry], bool]
+        self, plan: BuildPlan, log: PartitionLog, linked: int, ending: Ending
     ) -> Built:
-        """Appends abort markers, closes the log, writes what else belongs into its directory."""
+        """Appends markers, closes the log, writes what else belongs into its directory."""
         disk, directory, replica = self.disk, plan.directory, plan.replica
         producers = log.active_producers()
         unfinished = [entry for entry in producers if entry.current_txn_first_offset >= 0]
-        aborted = [entry for entry in unfinished if aborts(entry)]
-        epoch = _last_epoch_of(directory)
-        for entry in aborted:
-            log.append_batches(memoryview(self._marker(entry, log.log_end_offset, max(epoch, replica.last_epoch, 0))))
+        endings = [(entry, kind) for entry in unfinished if (kind := ending(replica.tp, entry)) is not None]
+        epoch = max(_last_epoch_of(directory), replica.last_epoch, 0)
+        for entry, kind in endings:
+            log.append_batches(memoryview(self._marker(entry, kind, log.log_end_offset, epoch)))
         log.close()
         replace_file(disk, directory / names.PARTITION_METADATA, partition_metadata.encode(plan.topic_id))
         snapshot = log.snapshot()
@@ -207,11 +209,13 @@ class Building:
             last_epoch=max(_last_epoch_of(directory), replica.last_epoch),
             greatest_producer_id=_greatest_producer_id(replica.path, snapshot),
             open_transactions=tuple(unfinished),
-            aborted=tuple(aborted),
+            aborted=tuple(entry for entry, kind in endings if kind is ControlType.ABORT),
+            committed=tuple(entry for entry, kind in endings if kind is ControlType.COMMIT),
+            producers=tuple(producers),
         )
 
-    def _marker(self, entry: ProducerEntry, offset: int, leader_epoch: int) -> bytes:
-        """The batch that aborts a producer's open transaction (MemoryRecords.withEndTransactionMarker)."""
+    def _marker(self, entry: ProducerEntry, kind: ControlType, offset: int, leader_epoch: int) -> bytes:
+        """The batch that ends a producer's open transaction (MemoryRecords.withEndTransactionMarker)."""
         fields = BatchFields(
             leader_epoch=leader_epoch,
             producer_id=entry.producer_id,
@@ -219,7 +223,7 @@ class Building:
             transactional=True,
             control=True,
         )
-        key = _MARKER_KEY.pack(0, ControlType.ABORT)
+        key = _MARKER_KEY.pack(0, kind)
         value = _MARKER.pack(0, max(entry.coordinator_epoch, 0))
         return encode_batch([Record(key, value, (), self.clock.now_ms())], base_offset=offset, fields=fields)
 

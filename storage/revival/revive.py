@@ -18,9 +18,11 @@ import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from storage.clock import Clock, SystemClock
+from storage.coordinators.transactions import TransactionalIds, recorded_ids
 from storage.errors import CorruptData, StorageError, UnknownTopicOrPartition
 from storage.files import dir_lock, names, partition_metadata
 from storage.files.dir_lock import DirLock
@@ -30,7 +32,8 @@ from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
-from storage.log.batch_choice import BatchChoice, choose_batches, contradict, follows_plainly
+from storage.format.control_records import ControlType
+from storage.log.batch_choice import BatchChoice, choose_batches, contradict, is_one_log
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress, working
@@ -41,7 +44,7 @@ from storage.revival.coordinators_topics import COORDINATORS_TOPICS, Coordinated
 from storage.revival.features import METADATA_VERSION, features
 from storage.revival.log_cut import LogCut, cut_at_offset, cut_at_time
 from storage.revival.new_cluster import NewCluster, Node
-from storage.revival.replica_choice import Choice
+from storage.revival.replica_choice import Choice, choose
 from storage.revival.sources import Found, Replica, Source
 from storage.revival.topics import ConfigRequest, TopicPlan
 from storage.tier.tier import Tier
@@ -103,7 +106,8 @@ class PlannedPartition:
 @dataclass(slots=True)
 class Revival:
     """The result, or what it would be. `cluster`: what the new cluster gets besides topics; its features may be more
-    once the data have been read. `known_features`: of the old one, empty if nobody knows. `built` is empty for a plan
+    once the data have been read. `known_features`: of the old one, empty if nobody knows. `old_transactions`: what the
+    sources' coordinators knew, where the new cluster does not get that. `built` is empty for a plan
     alone. `notes`: what a person should know, one sentence or two each. `began_anew`: an earlier run had not finished.
     """
 
@@ -112,6 +116,7 @@ class Revival:
     topics: list[TopicPlan]
     partitions: list[PlannedPartition]
     known_features: Mapping[str, int] = field(default_factory=dict)
+    old_transactions: TransactionalIds = TransactionalIds({}, complete=False)
     built: dict[TopicPartition, Built] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began_anew: bool = False
@@ -131,6 +136,9 @@ def plan(request: Request) -> Revival:
     kept = carried(cluster, node.node_id, without_security=request.without_security)
     kept = replace(kept, features=features(cluster.features, (), request.release))
     revival = Revival(node, kept, planned, [], cluster.features)
+    if request.without_transactions:
+        states = choose([one for one in found.replicas if one.tp.topic == names.TRANSACTION_STATE_TOPIC])
+        revival.old_transactions = recorded_ids(choice.replica.snapshot for choice in states.values())
     for topic in planned:
         for number, choice in sorted(topic.choices.items()):
             tp = TopicPartition(topic.name, number)
@@ -389,11 +397,13 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     """Builds all partitions. All damaged ones are found before the first error is raised."""
     errors: list[StorageError] = []
 
-    def aborts(_entry: ProducerEntry) -> bool:
-        return request.without_transactions
+    def ending(tp: TopicPartition, producer: ProducerEntry) -> ControlType | None:
+        if not request.without_transactions:
+            return None
+        return ControlType.COMMIT if revival.old_transactions.has_committed(tp, producer) else ControlType.ABORT
 
     def build(plan: BuildPlan) -> None:
-        revival.built[plan.replica.tp] = building.build(plan, aborts)
+        revival.built[plan.replica.tp] = building.build(plan, ending)
 
     total = sum(one.replica.snapshot.size_bytes for one in revival.partitions)
     with working(building.progress, "revive", total):
@@ -442,7 +452,7 @@ def _tried(
 def _is_one_log(one: PlannedPartition) -> bool:
     """Whether a look at the ends of the segments of all replicas shows nothing that has to be decided."""
     compacted, snapshot = one.topic.config.compact, one.replica.snapshot
-    return follows_plainly(one.replica.copy, compacted=compacted) and not any(
+    return is_one_log(one.replica.copy, compacted=compacted) and not any(
         other.snapshot.active_size > other.snapshot.active_end or contradict(snapshot, other.snapshot)
         for other in one.choice.others
     )
@@ -496,17 +506,33 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
     for built in revival.built.values():
         if built.aborted:
             yield f"{built.tp}: {len(built.aborted)} open transactions were aborted"
+        if built.committed:
+            yield f"{built.tp}: {len(built.committed)} open transactions were committed: their producers had been told so"
         left = [
             one
             for one in built.open_transactions
-            if one not in built.aborted and not known.transactions.will_end(built.tp, one.producer_id)
+            if one not in (*built.aborted, *built.committed) and not known.transactions.will_end(built.tp, one)
         ]
         if left:
             first = min(one.current_txn_first_offset for one in left)
             yield (
-                f"{built.tp}: {len(left)} open transactions that no coordinator knows keep consumers of committed "
+                f"{built.tp}: {len(left)} open transactions that no coordinator will end keep consumers of committed "
                 f"messages at offset {first}: --without-transactions aborts them"
             )
+    epochs: dict[int, int] = {}
+    for one in chain.from_iterable(built.producers for built in revival.built.values()):
+        epochs[one.producer_id] = max(one.epoch, epochs.get(one.producer_id, -1))
+    behind = [
+        name
+        for name, state in sorted(known.transactions.by_id.items())
+        if epochs.get(state.producer_id, -1) > state.producer_epoch
+    ]
+    if behind:
+        yield (
+            f"{len(behind)} transactional ids are in {names.TRANSACTION_STATE_TOPIC} as they were before their latest "
+            "messages, so that their producers may wait for ever when they begin again; --without-transactions leaves "
+            f"that topic out: {shortened_list(behind)}"
+        )
     if request.link:
         sealed = sum(segment.size for one in revival.partitions for segment in one.replica.snapshot.segments[:-1])
         if sealed and not any(built.linked_bytes for built in revival.built.values()):

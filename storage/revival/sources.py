@@ -7,10 +7,13 @@ not even access times.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple, TypeVar
 
 from storage.errors import CorruptCheckpoint, StorageError
@@ -31,13 +34,14 @@ from storage.files.meta_properties import MetaProperties
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists
-from storage.log.batch_choice import LogCopy
+from storage.log.batch_choice import LogCopy, choose_batches
 from storage.log.log_dir import LogDir
 from storage.log.places import is_marked
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.reader import last_batch
 from storage.log.remote_metadata import KnownSegment, RemoteMetadata
 from storage.log.scanning import scan_batches
+from storage.log.segment import parts_of
 from storage.log.segments import live_offsets
 from storage.log.snapshot import Log, LogSnapshot
 from storage.log.tiered_log import RemotePart, TieredLog
@@ -102,6 +106,10 @@ class _Opened(NamedTuple):
     reached: Mapping[TopicPartition, int]
 
 
+_NOTHING = Source(Path(), None, None, ClusterMetadata(), clean=False)
+_UNKNOWN = _Opened(_NOTHING, None, {}, {})  # of a partition's directory alone
+
+
 @dataclass(slots=True)
 class Found:
     """All sources and replicas, in the order in which they were named."""
@@ -116,39 +124,72 @@ def find(paths: Sequence[Path], tier: Tier | None = None) -> Found:
     LogLocked when a process holds one of them; NotALogDir for a directory that is neither a log directory nor a
     partition's; OSError.
     """
-    found = Found()
     opened: dict[Path, _Opened] = {}
-
-    def log_dir(path: Path) -> _Opened:
-        if path not in opened:
-            opened[path] = _open(path)
-            found.sources.append(opened[path].source)
-        return opened[path]
-
-    remote_logs = [] if tier is None else _metadata_logs([path.resolve() for path in paths])
-    metadata = RemoteMetadata(lambda: remote_logs)
-    seen: set[Path] = set()
+    places: dict[Path, tuple[TopicPartition, Path]] = {}  # the log directory of each replica's, or itself
     for given in paths:
         path = given.resolve()
         parsed = names.parse_dir(path.name)
-        single = parsed.kind in _REPLICA_DIRS and parsed.partition is not None and bool(_logs_in(path))
-        if single and parsed.partition is not None:
+        if parsed.kind in _REPLICA_DIRS and parsed.partition is not None and _logs_in(path):
             _refuse_if_held(path.parent)
             is_live = parsed.kind is DirKind.PARTITION and is_marked(path.parent)
-            directory = log_dir(path.parent) if is_live else _unknown(path, found)
-            if path not in seen:
-                seen.add(path)
-                found.replicas.append(_replica(parsed.partition, path, directory, tier, metadata))
+            log_dir = path.parent if is_live else path
+            if log_dir not in opened:
+                opened[log_dir] = _open(log_dir) if is_live else _UNKNOWN._replace(source=replace(_NOTHING, path=path))
+            places.setdefault(path, (parsed.partition, log_dir))
             continue
         listed = LogDir.open_read_only(path)
         partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
-        directory = log_dir(path)
-        places = {tp: path / tp.dir_name for tp in partitions}
-        for tp, place in {**_future_logs(path), **places}.items():
-            if place not in seen:
-                seen.add(place)
-                found.replicas.append(_replica(tp, place, directory, tier, metadata))
-    return found
+        if path not in opened:
+            opened[path] = _open(path)
+        for tp, place in {**_future_logs(path), **{tp: path / tp.dir_name for tp in partitions}}.items():
+            places.setdefault(place, (tp, path))
+    opened = _with_metadata_together(opened)
+    remote_logs = [] if tier is None else _metadata_logs([path.resolve() for path in paths])
+    metadata = RemoteMetadata(lambda: remote_logs)
+    replicas = [_replica(tp, path, opened[log_dir], tier, metadata) for path, (tp, log_dir) in places.items()]
+    return Found([one.source for one in opened.values()], replicas)
+
+
+def _with_metadata_together(opened: dict[Path, _Opened]) -> dict[Path, _Opened]:
+    """The same, where the metadata logs of one cluster are damaged, with what all of them have together."""
+    known = {
+        path: one.source
+        for path, one in opened.items()
+        if one.source.metadata is not None and one.source.meta is not None and one.source.meta.cluster_id
+    }
+    for path, source in known.items():
+        problem = None if source.metadata is None else source.metadata.problem
+        same = [one for one in known.values() if one.meta and source.meta and one.meta.cluster_id == source.meta.cluster_id]
+        together = _read_together([one.path for one in same]) if problem is not None and len(same) > 1 else None
+        if together is not None and source.metadata is not None and together.end_offset > source.metadata.end_offset:
+            problems = tuple(one for one in source.problems if one is not problem)
+            cluster = together if together.features else source.cluster
+            changed = replace(source, metadata=together, cluster=cluster, problems=problems)
+            opened[path] = opened[path]._replace(source=changed)
+    return opened
+
+
+def _read_together(log_dirs: Sequence[Path]) -> ClusterMetadata | None:
+    """What the metadata logs of these directories say together: as a reader of a directory would read it that has the
+    batches of all of them, and their snapshots."""
+    tp = TopicPartition(names.CLUSTER_METADATA_TOPIC, 0)
+    copies = [LogCopy(LogDir.open_read_only(path).log(tp).snapshot()) for path in log_dirs]
+    with TemporaryDirectory(prefix="kafkafs-metadata-") as room:
+        place = Path(room) / tp.dir_name
+        place.mkdir()
+        for path in chain.from_iterable(paths_in(path / tp.dir_name) for path in log_dirs):
+            if names.parse_metadata_snapshot(path.name) is not None and not exists(place / path.name):
+                with suppress(OSError):
+                    shutil.copyfile(path, place / path.name)
+        file, end = None, -1
+        for part, run in choose_batches(copies, compacted=False).runs():
+            data, _ = part.read(run)
+            if int(part.base[run.first]) != end or file is None:  # another file, so that nothing is passed over
+                file = place / names.segment_file(int(part.base[run.first]), FileKind.LOG)
+            with file.open("ab") as output:
+                output.writelines(parts_of(data))
+            end = int(part.last[run.last - 1]) + 1
+        return ClusterMetadataReader(Path(room)).refresh()
 
 
 def _future_logs(path: Path) -> dict[TopicPartition, Path]:
@@ -187,12 +228,6 @@ def _refuse_if_held(path: Path) -> None:
         error = dir_lock.locked_error(path / dir_lock.NAME, holder)
         error.advice = "Stop that process first: what it writes meanwhile would be torn"
         raise error
-
-
-def _unknown(path: Path, found: Found) -> _Opened:
-    source = Source(path, None, None, ClusterMetadata(), clean=False)
-    found.sources.append(source)
-    return _Opened(source, None, {}, {})
 
 
 def _open(path: Path) -> _Opened:

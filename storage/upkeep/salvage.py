@@ -53,12 +53,10 @@ def copy_chosen(choice: BatchChoice, snapshot: LogSnapshot, target: PartitionLog
         raise InvalidRecord(
             "the log to salvage into already holds messages", path=target.path, advice="Salvage into another directory"
         )
-    runs = choice.runs()
-    start = min([one.base_offset for one in snapshot.segments] + [int(part.base[run.first]) for part, run in runs[:1]])
-    if target.log_end_offset < start:
-        target.restart_at(start)
+    if target.log_end_offset < choice.base_offset:
+        target.restart_at(choice.base_offset)
     result = Salvaged(snapshot.tp, target.log_end_offset, target.log_end_offset, lost=choice.lost, filled=choice.filled)
-    for part, run in runs:
+    for part, run in choice.runs():
         target.append_batches(*part.read(run))
         progress.advance(run.size_bytes)
         result.batches += run.last - run.first

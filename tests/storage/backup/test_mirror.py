@@ -115,7 +115,9 @@ def test_a_copy_without_messages_begins_at_the_sources_first_segment(tmp_path, t
 def test_a_source_that_lost_its_beginning_leaves_a_gap(source, target, tmp_path):
     mirrored(source.path, target)
     kept = read(target, "t")
-    build_log_dir(tmp_path / "later", {"t": [Partition([Batch(many(2))], start_offset=500)]})
+    metadata = (source.path / "t-0" / "partition.metadata").read_bytes()
+    later = {"t": [Partition([Batch(many(2))], start_offset=500, extra={"partition.metadata": metadata})]}
+    build_log_dir(tmp_path / "later", later)
     assert mirrored(tmp_path / "later", target).results[TP].error is None
     assert read(target, "t")[: len(kept)] == kept
     assert target.log(TP).log_end_offset == 502

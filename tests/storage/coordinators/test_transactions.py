@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.coordinators.transaction_records import TransactionMetadata, TransactionState
-from storage.coordinators.transactions import partition_producers, transactional_ids
+from storage.coordinators.transactions import partition_producers, recorded_ids, transactional_ids
 from storage.errors import CorruptData, UnsupportedFormat
 from storage.files import producer_state
+from storage.files.producer_state import ProducerEntry
 from storage.format.block import Record
 from storage.format.messages import held_by_all, messages
 from storage.log.log_dir import LogDir
@@ -169,6 +170,11 @@ def ids_in(path, *partitions):
     return transactional_ids(LogDir.open_read_only(path))
 
 
+def producing(id, epoch=ONE.producer_epoch):
+    """A producer with an open transaction."""
+    return ProducerEntry(id, epoch, 0, 0, 0, START_MS, current_txn_first_offset=0)
+
+
 def test_the_last_state_of_each_id(tmp_path):
     done = ONE._replace(state=TransactionState.COMPLETE_COMMIT, partitions=())
     dead = done._replace(state=TransactionState.DEAD)
@@ -176,7 +182,30 @@ def test_the_last_state_of_each_id(tmp_path):
     ids = ids_in(tmp_path, *state_topic(("a", ONE), ("b", ONE), ("a", done), ("b", None), ("c", other), ("d", dead)))
     assert (ids.by_id, ids.problems, ids.complete) == ({"a": done, "c": other}, (), True)
     assert (ids.owner(7), ids.owner(1), ids.owner(2)) == ("a", "c", None)
-    assert [ids.will_end(TP, producer) for producer in (7, 1, 99)] == [False, True, False]
+    assert [ids.will_end(TP, producing(id)) for id in (7, 1, 99)] == [False, True, False]
+    # The coordinator's state is older than the transaction: partitions refuse its epoch.
+    assert not ids.will_end(TP, producing(1, ONE.producer_epoch + 1))
+
+
+@pytest.mark.parametrize(
+    ("state", "version", "ahead", "committed"),
+    [
+        (TransactionState.PREPARE_COMMIT, 0, 0, True),
+        (TransactionState.PREPARE_COMMIT, 2, 1, True),
+        (TransactionState.PREPARE_COMMIT, 0, 3, False),
+        (TransactionState.PREPARE_ABORT, 0, 0, False),
+        (TransactionState.ONGOING, 0, 0, False),
+        (TransactionState.COMPLETE_COMMIT, 2, 1, True),
+        (TransactionState.COMPLETE_COMMIT, 0, 0, False),  # of another transaction, perhaps
+    ],
+)
+def test_a_commit_that_was_acknowledged(tmp_path, state, version, ahead, committed):
+    is_prepared = state is TransactionState.PREPARE_COMMIT
+    one = ONE._replace(state=state, partitions=(TP,) if is_prepared else ())
+    value = value_of(one, 1, ((2, struct.pack(">h", version)),))
+    build_log_dir(tmp_path, {"__transaction_state": [[Batch([Record(key_of("a"), value)])]]}, broker=False)
+    ids = recorded_ids([LogDir.open_read_only(tmp_path).log(TopicPartition("__transaction_state", 0)).snapshot()])
+    assert ids.has_committed(TP, producing(one.producer_id, one.producer_epoch - ahead)) == committed
 
 
 def test_what_cannot_be_read_is_named(tmp_path):
@@ -186,7 +215,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
     assert len(ids.problems) == 3  # a type that nobody knows is passed over
     assert "offset 0" in ids.problems[0]
     assert not ids.complete
-    assert ids.will_end(TP, 99) is None
+    assert ids.will_end(TP, producing(99)) is None
     many_problems = ids_in(tmp_path / "many", [Batch([Record(key_of("a"), b"\0\1short")] * 1000)]).problems
     assert len(many_problems) == 20
 
@@ -194,7 +223,7 @@ def test_what_cannot_be_read_is_named(tmp_path):
 def test_without_the_topic_nothing_is_certain(tmp_path):
     build_log_dir(tmp_path, {"t": [[]]})
     ids = transactional_ids(LogDir.open_read_only(tmp_path))
-    assert (ids.by_id, ids.complete, ids.will_end(TP, 1)) == ({}, False, None)
+    assert (ids.by_id, ids.complete, ids.will_end(TP, producing(1))) == ({}, False, None)
 
 
 def test_more_ids_than_memory_is_allowed_for(tmp_path, monkeypatch):

@@ -67,6 +67,15 @@ def test_what_another_copy_has_of_what_is_lost(tmp_path, start, other, compacted
     assert offsets(choice) == [*range(10), *sorted(given), *range(30, 50)]
 
 
+def test_up_to_an_offset_only_whole_batches_count(tmp_path):
+    items = [Batch(many(10)) for _ in range(3)]
+    build_log_dir(tmp_path / "damaged", {"t": [Partition(items, start_offset=100, log_start_offset=112)]})
+    for end_offset, log_end in ((0, 100), (109, 100), (110, 110), (125, 120), (130, 130), (199, 130)):
+        choice = choose_batches([copy_of(tmp_path / "damaged")], compacted=False, end_offset=end_offset)
+        assert (choice.base_offset, choice.log_start_offset, choice.log_end_offset) == (100, 112, log_end)
+        assert offsets(choice) == [*range(100, log_end)]
+
+
 def segments(directory, *numbers, epoch=0, first=0, tag=b"v", at=0):
     """A log of segments of two batches of five messages; those of these numbers are left, or all."""
     items = []
