@@ -299,26 +299,33 @@ def _settle(
 ) -> None:
     """Leaves out what does not belong to the log of one copy."""
     created_ns = copy.created_ns() if copy.snapshot.segments else None
-    reach, latest_begin = -1, -1
     for row, part in enumerate(parts):
         _leave_out_fewest([part])
-        for earlier in parts[:row] if part.kept.any() and reach >= int(part.base[part.kept][0]) else ():
+        before = [one for one in parts[:row] if one.kept.any()]
+        reach = max((int(one.last[one.kept][-1]) for one in before), default=-1)
+        for earlier in before if part.kept.any() and reach >= int(part.base[part.kept][0]) else ():
             if earlier.kept.any() and part.kept.any() and int(earlier.last[earlier.kept][-1]) >= part.base[part.kept][0]:
                 _decide(earlier, part, copy.snapshot.epochs, others, compacted=compacted)
-        times = part.times
-        if times is not None and times[1] < latest_begin:
-            created = -1 if created_ns is None else created_ns
-            is_earlier = part.segment.log.stat().st_mtime_ns < created and times[1] * _NS_PER_MS < created
-            if is_earlier and latest_begin * _NS_PER_MS >= created:
-                part.leave_out(part.kept, "written before this topic was created, by one of the same name")
-            elif not compacted and int(part.base[part.kept][0]) > reach + 1:
-                what = "after missing offsets come messages that are older than those before"
-                part.leave_out(part.kept, f"{UNDECIDED}{what}: an earlier log's, or this one's")
-        if part.kept.any():
-            reach = max(reach, int(part.last[part.kept][-1]))
-            times = part.times
-            latest_begin = max(latest_begin, -1 if times is None else times[0])
+        _compare_times(before, part, reach, -1 if created_ns is None else created_ns, compacted=compacted)
     _leave_out_fewest(parts)
+
+
+def _compare_times(
+    before: Sequence[IntactBatches], part: IntactBatches, reach: int, created_ns: int, *, compacted: bool
+) -> None:
+    """Leaves out a segment whose messages are all older than those of a segment before it, if it was written before the
+    topic was created, or if offsets are missing in front of it. In that case its topic's own time may speak for it."""
+    times = part.times
+    newer = [one for one in before if times is not None and one.times is not None and one.times[0] > times[1]]
+    if times is None or not newer:
+        return
+    is_written_before = part.segment.log.stat().st_mtime_ns < created_ns and times[1] * _NS_PER_MS < created_ns
+    if is_written_before and all(one.times is not None and one.times[0] * _NS_PER_MS >= created_ns for one in newer):
+        part.leave_out(part.kept, "written before this topic was created, by one of the same name")
+    elif not compacted and int(part.base[part.kept][0]) > reach + 1:
+        what = f"{UNDECIDED}after missing offsets come messages that are older than those before"
+        for strange in newer if 0 <= created_ns <= times[0] * _NS_PER_MS else (part,):
+            strange.leave_out(strange.kept, f"{what}: an earlier log's, or this one's")
 
 
 def _decide(
@@ -330,9 +337,11 @@ def _decide(
     compacted: bool,
 ) -> None:
     """Decides between two segments of one copy that hold the same offsets; `low` begins earlier."""
-    first, last = int(high.base[high.kept][0]), int(low.last[low.kept][-1])
-    in_low = low.kept & (low.last >= first)
+    first, last = int(high.base[high.kept][0]), min(int(part.last[part.kept][-1]) for part in (low, high))
+    in_low = low.kept & (low.last >= first) & (low.base <= last)
     in_high = high.kept & (high.base <= last)
+    if not in_low.any() and not compacted:
+        return  # it lies in a gap
     lows, highs = low.kept_table(in_low), high.kept_table(in_high)
     names_of = low.segment.log.path.name, high.segment.log.path.name
     if same_batches(lows, highs, compacted=False):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from storage.clock import Clock, SystemClock
 from storage.coordinators.transactions import TransactionalIds, recorded_ids
-from storage.errors import CorruptData, StorageError, UnknownTopicOrPartition
+from storage.errors import CorruptBatch, CorruptData, StorageError, UnknownTopicOrPartition
 from storage.files import dir_lock, names, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
@@ -33,7 +33,7 @@ from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.format.control_records import ControlType
-from storage.log.batch_choice import BatchChoice, choose_batches, contradict, is_one_log
+from storage.log.batch_choice import BatchChoice, check_tail, choose_batches, contradict, is_one_log
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress, working
@@ -451,11 +451,15 @@ def _tried(
 
 def _is_one_log(one: PlannedPartition) -> bool:
     """Whether a look at the ends of the segments of all replicas shows nothing that has to be decided."""
-    compacted, snapshot = one.topic.config.compact, one.replica.snapshot
-    return is_one_log(one.replica.copy, compacted=compacted) and not any(
-        other.snapshot.active_size > other.snapshot.active_end or contradict(snapshot, other.snapshot)
-        for other in one.choice.others
-    )
+    snapshot = one.replica.snapshot
+    try:
+        for replica in one.choice.all:
+            check_tail(replica.snapshot)
+    except CorruptBatch:
+        return False
+    others = [other.snapshot for other in one.choice.others]
+    is_alone = is_one_log(one.replica.copy, compacted=one.topic.config.compact)
+    return is_alone and not any(contradict(snapshot, other) for other in others)
 
 
 def _build_plan(one: PlannedPartition, to: Path, *, link: bool = False) -> BuildPlan:

@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from storage.format.block import Record
 from storage.log.batch_choice import LogCopy, choose_batches
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
@@ -32,7 +33,7 @@ def offsets(choice):
 
 
 def lost(choice):
-    return [(one.first_offset, one.last_offset) for one in choice.lost]
+    return [(one.first_offset, one.last_offset) for one in choice.lost if one.first_offset is not None]
 
 
 @pytest.mark.parametrize(
@@ -76,16 +77,164 @@ def test_up_to_an_offset_only_whole_batches_count(tmp_path):
         assert offsets(choice) == [*range(100, log_end)]
 
 
-def segments(directory, *numbers, epoch=0, first=0, tag=b"v", at=0):
+def segments(directory, *numbers, epoch=0, tag=b"v", at=0):
     """A log of segments of two batches of five messages; those of these numbers are left, or all."""
     items = []
     for number in range(6):
         items += [ROLL] * bool(number)
         stamps = START_MS + at + 1000 * number
-        items += [Batch([(tag + b"%d" % one, stamps + one) for one in range(5)], leader_epoch=epoch) for _ in range(2)]
+        records = [Record(None, tag + b"%d" % one, (), stamps + one) for one in range(5)]
+        items += [Batch(records, leader_epoch=epoch)] * 2
     built = build_log_dir(directory, {"t": [Partition(items)]}, broker=False)
     for number in range(6):
         if numbers and number not in numbers:
             for path in built.path.glob(f"t-0/{10 * number:020}.*"):
                 path.unlink()
     return built.path
+
+
+# Which segment belongs to a log
+
+
+def add(target, source, *numbers):
+    """Copies segments of one directory into another one, with their times, as `cp -a` would."""
+    for number in numbers:
+        for path in source.glob(f"t-0/{10 * number:020}.*"):
+            shutil.copy2(path, target / "t-0" / path.name)
+
+
+def touch(directory, times):
+    """Sets the times of files by a pattern, seconds."""
+    for pattern, seconds in times.items():
+        for path in directory.glob(f"t-0/{pattern}"):
+            os.utime(path, (seconds, seconds))
+
+
+LATER_MS = 3_600_000
+CREATED = START_MS // 1000 + 1800  # between the messages of two lives of a topic
+
+
+def test_segments_of_a_topic_that_was_deleted_are_left_out(tmp_path):
+    """Copied twice into one place, with a new topic of that name in between. The times of the files tell."""
+    old, new = segments(tmp_path / "old"), segments(tmp_path / "new", 0, 1, at=LATER_MS, tag=b"w")
+    touch(old, {"*": CREATED - 900})
+    touch(new, {"*.*": CREATED + 2000, "partition.metadata": CREATED})
+    add(new, old, 2, 3, 4, 5)
+    choice = choose_batches([copy_of(new)], compacted=False)
+    assert (offsets(choice), choice.damage) == ([*range(20)], None)
+    assert [(one.offsets.start, one.offsets.end) for one in choice.beyond] == [(n, n + 10) for n in (20, 30, 40, 50)]
+    assert {one.reason for one in choice.beyond} == {"written before this topic was created, by one of the same name"}
+
+
+def test_without_times_nobody_knows_whose_segments_after_a_gap_are(tmp_path):
+    old, new = segments(tmp_path / "old"), segments(tmp_path / "new", 0, 1, at=LATER_MS, tag=b"w")
+    add(new, old, 3, 4, 5)
+    touch(new, {"*": CREATED + 9000})
+    choice = choose_batches([copy_of(new)], compacted=False)
+    assert offsets(choice) == [*range(20)]
+    assert choice.damage.reason.startswith("undecided: ")
+    assert all(one.reason.startswith("undecided: ") for one in choice.beyond)
+    assert lost(choice) == [(20, None)]
+
+
+def test_a_segment_is_missing_and_the_messages_are_of_the_same_log(tmp_path):
+    choice = choose_batches([copy_of(segments(tmp_path / "a", 0, 1, 3, 4, 5))], compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(20), *range(30, 60)], [(20, 29)])
+    assert choice.damage is None
+
+
+def test_of_segments_at_the_same_offsets_the_leader_decides(tmp_path):
+    """The log was truncated between two copies, and another leader went on."""
+    items = [Batch(many(10)), ROLL, Batch(many(5), leader_epoch=3), ROLL, Batch(many(10), leader_epoch=3)]
+    new = build_log_dir(tmp_path / "new", {"t": [Partition(items)]}).path
+    stale = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10)), ROLL, Batch(many(12))])]}).path
+    for path in stale.glob(f"t-0/{10:020}.*"):
+        shutil.copy2(path, new / "t-0" / path.name.replace(f"{10:020}", f"{12:020}"))
+    (new / "t-0" / f"{12:020}.log").write_bytes(b"")
+    choice = choose_batches([copy_of(new)], compacted=False)
+    assert offsets(choice) == [*range(25)]
+    shutil.copy2(stale / "t-0" / f"{10:020}.log", new / "t-0" / f"{10:020}.log")
+    choice = choose_batches([copy_of(new)], compacted=False)
+    assert offsets(choice) == [*range(10), *range(15, 25)]
+    assert {one.reason for one in choice.beyond} == {"an earlier leader wrote it"}
+    assert lost(choice) == [(10, 14)]
+
+
+@pytest.mark.parametrize("compacted_first", [True, False])
+def test_of_a_compacted_log_the_segment_that_was_compacted_later_counts(tmp_path, compacted_first):
+    """Copied twice, with a compaction in between, which has merged segments."""
+    batches = [Batch(many(10, keys=7)) for _ in range(6)]
+    plain = build_log_dir(tmp_path / "plain", {"t": [Partition([x for b in batches for x in (b, ROLL)][:-1])]}).path
+    # The first four merged, without the batches at 10 and 20.
+    merged = build_log_dir(tmp_path / "m", {"t": [Partition([batches[0], Batch(many(10, keys=7), base_offset=30)])]}).path
+    shutil.copy2(merged / "t-0" / f"{0:020}.log", plain / "t-0" / f"{0:020}.log")
+    for number in () if compacted_first else (1, 2):
+        for path in plain.glob(f"t-0/{10 * number:020}.*"):
+            path.unlink()
+    choice = choose_batches([copy_of(plain)], compacted=True)
+    assert offsets(choice) == [*range(10), *range(30, 60)]
+    assert (choice.damage, lost(choice)) == (None, [])
+
+
+def test_a_segment_that_was_copied_twice_counts_once(tmp_path):
+    log_dir = segments(tmp_path / "a")
+    log = log_dir / "t-0" / f"{10:020}.log"
+    whole = log.read_bytes()
+    (log_dir / "t-0" / f"{15:020}.log").write_bytes(whole[len(whole) // 2 :])
+    choice = choose_batches([copy_of(log_dir)], compacted=False)
+    assert (offsets(choice), lost(choice), choice.beyond, choice.damage) == ([*range(60)], [], [], None)
+
+
+# Which copy's batch counts
+
+
+def test_two_halves_are_one_log(tmp_path):
+    first, second = segments(tmp_path / "a", 0, 2, 3, 5), segments(tmp_path / "b", 1, 2, 4, 5)
+    choice = choose_batches([copy_of(first), copy_of(second)], compacted=False)
+    assert (offsets(choice), lost(choice), choice.damage) == ([*range(60)], [], None)
+    assert [(one.offsets.start, one.offsets.end) for one in choice.filled] == [(10, 20), (40, 50)]
+
+
+def test_a_copy_without_its_first_segments_is_filled_from_an_older_one(tmp_path):
+    """The leader epochs know that the log began earlier."""
+    first, second = segments(tmp_path / "a", 2, 3, 4, 5), segments(tmp_path / "b", 0, 1, 2)
+    choice = choose_batches([copy_of(first), copy_of(second)], compacted=False)
+    assert (offsets(choice), lost(choice), choice.log_start_offset) == ([*range(60)], [], 0)
+    alone = choose_batches([copy_of(first)], compacted=False)
+    assert (offsets(alone), lost(alone)) == ([*range(20, 60)], [(0, 19)])
+
+
+def test_a_log_without_its_last_segment_goes_on_in_another_copy(tmp_path):
+    first, second = segments(tmp_path / "a", 0, 1, 2, 3, 4), segments(tmp_path / "b", 0, 1, 2, 3, 5)
+    choice = choose_batches([copy_of(second), copy_of(first)], compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(60)], [])
+    alone = choose_batches([copy_of(first, reached=60)], compacted=False)
+    assert (offsets(alone), lost(alone)) == ([*range(50)], [(50, 59)])
+    assert "reached offset 60" in alone.lost[0].reason
+
+
+def test_copies_that_hold_other_messages_of_one_leader(tmp_path):
+    """Two are right against one; of one against one nobody knows."""
+    right, also = segments(tmp_path / "a"), segments(tmp_path / "b")
+    wrong = segments(tmp_path / "c")
+    add(wrong, segments(tmp_path / "x", tag=b"w"), 2)
+    copies = [copy_of(one) for one in (wrong, right, also)]
+    choice = choose_batches(copies, compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(60)], [])
+    assert {name for name, first, _ in taken(choice) if 20 <= first < 30} == {"a"}
+    assert "two other copies hold other messages there" in {one.reason for one in choice.beyond}
+    choice = choose_batches(copies[:2], compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(20), *range(30, 60)], [(20, 29)])
+    assert choice.damage.reason.startswith("undecided: ")
+
+
+def test_the_copy_of_the_latest_leader_counts_even_if_it_is_damaged(tmp_path):
+    """What an earlier leader wrote where a later one went on is no part of the log."""
+    items = [Batch(many(10), leader_epoch=1), Batch(many(10), leader_epoch=2), Batch(many(10), leader_epoch=2)]
+    latest = build_log_dir(tmp_path / "a", {"t": [Partition(items)]})
+    flip(latest.path / "t-0" / f"{0:020}.log", latest["t", 0].batches[1].position + 70)
+    items = [Batch(many(10), leader_epoch=1), *[Batch(many(10, 30), leader_epoch=1)] * 3]
+    stale = build_log_dir(tmp_path / "b", {"t": [Partition(items)]}).path
+    choice = choose_batches([copy_of(stale), copy_of(latest.path)], compacted=False)
+    assert (choice.first, offsets(choice), lost(choice)) == (1, [*range(10), *range(20, 30)], [(10, 19)])
+    assert [(one.path.parent.name, one.offsets.start, one.offsets.end) for one in choice.beyond] == [("b", 10, 40)]
