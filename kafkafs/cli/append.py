@@ -48,14 +48,16 @@ def append(
     """Append the lines of stdin to TP, a topic or topic/partition of LOGDIR.
 
     For a topic, the partition is chosen as Kafka's producer chooses it: by the key, or any partition for lines without
-    keys. With jsonl each line is an object as `kafkafs cat --format jsonl` prints it; value is required. Lines that
-    name a schema, as `kafkafs cat --format decoded` prints them, are refused. The command stops at the first line that
+    keys. With jsonl each line is an object as `kafkafs cat --format jsonl`, `kcat -J` or `rpk topic consume
+    --pretty-print=false` prints it; the value is required. Lines whose key or value somebody has decoded by a schema,
+    as `kafkafs cat --format decoded` does, are refused. The command stops at the first line that
     the topic does not accept: the lines before it are appended, and none after it. Every appended line is on disk when
     the command ends.
 
     \b
     seq 100 | kafkafs append ./logs numbers
     kafkafs cat ./logs orders --format jsonl | kafkafs append ./copy orders --format jsonl
+    kcat -b host:9092 -t orders -C -e -J | kafkafs append ./copy orders --format jsonl
     """
     from kafkafs.writing.destinations import open_target
     from kafkafs.writing.line_parsers import keyed_txt, parse_jsonl, parse_txt

@@ -6,11 +6,13 @@ import binascii
 import json
 from base64 import b64decode
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from kafkafs.writing.foreign_lines import header_pairs, is_kcat, renamed
 from storage.errors import InvalidRecord
 from storage.format.block import Record, RecordColumns
 from storage.types import NO_TIMESTAMP
@@ -31,21 +33,28 @@ class ParsedLine(NamedTuple):
 
 def parse_line(line: bytes) -> ParsedLine:
     """The record of one line, which is given without its newline. `value` is required; unknown fields are ignored.
+    Lines of `kcat -J` and `rpk topic consume` are valid too (see foreign_lines).
 
     InvalidRecord for anything else, also for a line of `decoded.jsonl` that names a schema.
     """
     try:
-        fields = _JSON.decode(line.decode())
+        fields = _JSON.decode(line.decode(errors="surrogateescape"))
         if not isinstance(fields, dict):
             raise InvalidRecord("line is not a JSON object", found=_shown(line))
-        return _parsed(fields, line)
+        raw = is_kcat(fields)
+        if not raw:
+            line.decode()
+        return _parsed(renamed(fields), line, raw=raw)
     except RecursionError:
         raise InvalidRecord("line is nested too deeply") from None
     except ValueError as error:
-        raise InvalidRecord(f"line is not valid JSON: {error}", found=_shown(line)) from None
+        advice = "Print each object on one line: jq -c ., or rpk topic consume --pretty-print=false"
+        raise InvalidRecord(
+            f"line is not valid JSON: {error}", found=_shown(line), advice=advice if line.strip() == b"{" else None
+        ) from None
 
 
-def _parsed(fields: dict[str, Any], line: bytes) -> ParsedLine:
+def _parsed(fields: dict[str, Any], line: bytes, *, raw: bool) -> ParsedLine:
     if "value" not in fields:
         raise InvalidRecord("line has no value (null is a value)", found=_shown(line))
     for name in ("keySchema", "valueSchema"):
@@ -54,10 +63,12 @@ def _parsed(fields: dict[str, Any], line: bytes) -> ParsedLine:
                 f"{name} names a schema: the line is of messages.decoded.jsonl",
                 advice="Append lines of messages.jsonl (kafkafs cat --format jsonl)",
             )
-    key, value, headers = _bytes(fields.get("key"), "key"), _bytes(fields["value"], "value"), fields.get("headers")
+    encode = partial(_bytes, raw=raw)
+    key, value = encode(fields.get("key"), "key"), encode(fields["value"], "value")
     timestamp = _number(fields.get("timestamp"), "timestamp", NO_TIMESTAMP, _MAX_TIMESTAMP)
     partition = _number(fields.get("partition"), "partition", 0, _MAX_PARTITION)
-    record = Record(key, value, _headers(headers), NO_TIMESTAMP if timestamp is None else timestamp)
+    headers = _headers(fields.get("headers"), encode)
+    record = Record(key, value, headers, NO_TIMESTAMP if timestamp is None else timestamp)
     return ParsedLine(record, partition)
 
 
@@ -68,29 +79,30 @@ def _constant(name: str) -> float:
 _JSON: Final = json.JSONDecoder(parse_constant=_constant)
 
 
-def _headers(found: Any) -> list[tuple[bytes, bytes | None]]:
+def _headers(found: Any, encode: Callable[[Any, str], bytes | None]) -> list[tuple[bytes, bytes | None]]:
     if found is None:
         return []
     if not isinstance(found, list):
         raise InvalidRecord("headers must be a list of pairs", found=_shown(found))
     headers = []
-    for pair in found:
+    for pair in header_pairs(found):
         if not isinstance(pair, list) or len(pair) != 2:
             raise InvalidRecord("a header must be a pair of name and value", found=_shown(pair))
-        name = _bytes(pair[0], "a header's name")
+        name = encode(pair[0], "a header's name")
         if name is None:
             raise InvalidRecord("a header must have a name, which is not null")
-        headers.append((name, _bytes(pair[1], "a header's value")))
+        headers.append((name, encode(pair[1], "a header's value")))
     return headers
 
 
-def _bytes(found: Any, what: str) -> bytes | None:
-    """A string's UTF-8, `{"base64":"…"}`'s bytes, or null's None."""
+def _bytes(found: Any, what: str, *, raw: bool) -> bytes | None:
+    """A string's UTF-8, `{"base64":"…"}`'s bytes, or null's None. `raw`: the string may hold bytes that are not UTF-8,
+    as they were decoded."""
     if found is None:
         return None
     try:
         if isinstance(found, str):
-            return found.encode()
+            return found.encode(errors="surrogateescape" if raw else "strict")
         if isinstance(found, dict) and list(found) == ["base64"] and isinstance(found["base64"], str):
             return b64decode(found["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
