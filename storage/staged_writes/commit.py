@@ -13,7 +13,7 @@
 
 How a partition's share is counted and appended: storage.staged_writes.shares.
 
-Batches must not change until the file says that the share is written or the write is over. Retention and
+Appended batches must not change until the file says that the share is written or the write is over. Retention and
 compaction, which remove or rewrite batches, leave everything from `kept_from` on alone. When a write cannot be finished
 now, its finished shares are noted in the file and no longer restrict anything.
 """

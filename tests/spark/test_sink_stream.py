@@ -91,7 +91,7 @@ MOMENTS = [(_started, 0), (_planned, 1), (_staged, 1), (_committed, 1)]
 @pytest.mark.timeout(480 + 180 * len(MOMENTS))
 def test_a_killed_query_writes_each_message_once(tmp_path):
     """Each round adds messages and kills the driver, its JVM and its workers at another moment; the next round
-    continues. Meanwhile a reader never sees a message twice, or only a part of a partition's micro-batch."""
+    continues. Meanwhile a reader never sees a message twice."""
     made(tmp_path / "source", "in", 2)
     made(tmp_path / "sink", "out", PARTITIONS)
     total = 0
