@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -105,12 +106,16 @@ class ClusterMetadataReader:
 
     def state_before(self, end_offset: int) -> tuple[MetadataReplay, int, StorageError | None]:
         """The state that the records below an offset describe, from the newest snapshot that ends there or earlier; the
-        offset that it ends before, and why it ends below the one that was asked for. This reader does not refresh any
-        more. FileNotFoundError, OSError."""
+        offset that it ends before, and why it ends below the one that was asked for. Of a log that has not begun it is
+        the state with which it will begin, in `bootstrap.checkpoint`. This reader does not refresh any more.
+        FileNotFoundError, OSError."""
         segments, snapshots = self._list()
         self._forget()
         # All records of a snapshot count: their offsets are those in its file, not the log's.
         problem = self._start([one for one in snapshots if one[0].end_offset <= end_offset])
+        if problem is None and not self._end_offset and not any(segment.size_bytes for segment in segments):
+            with suppress(FileNotFoundError):
+                problem = self._read_snapshot(LogFile(self._directory.parent / names.BOOTSTRAP_CHECKPOINT))
         self._limit = end_offset
         problem = self._read_log(segments) or problem
         return self._replay, min(self._end_offset, end_offset), problem

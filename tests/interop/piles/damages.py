@@ -1,5 +1,6 @@
 """Damages to copies of log directories, drawn from a seed: what disks, people and copying tools do to them."""
 
+import os
 import shutil
 
 LIVE = "[a-z_]*-[0-9]*"
@@ -15,17 +16,19 @@ class Damages:
     def __init__(self, places, others, dice):
         self.places, self.others, self.dice = places, others, dice
 
-    def partition(self):
-        """A partition's directory that has messages."""
+    def partition(self, *, of_one_life=False):
+        """A partition's directory that has messages. `of_one_life`: not of the topic that was deleted and made anew:
+        where its files have changed their names nobody knows any more which life they are of."""
         found = [path for place in self.places for path in sorted(place.glob(LIVE)) if path.is_dir()]
         found = [path for path in found if "__" not in path.name and any(self.logs(path))]
+        found = [path for path in found if not (of_one_life and path.name.startswith("again"))]
         return self.dice.choice(found)
 
     def logs(self, partition):
         return sorted(path for path in partition.glob("*.log") if path.is_file() and path.stat().st_size)
 
-    def log(self):
-        return self.dice.choice(self.logs(self.partition()))
+    def log(self, **options):
+        return self.dice.choice(self.logs(self.partition(**options)))
 
     def twin(self, partition):
         """The same partition at another moment, or on another node."""
@@ -33,7 +36,10 @@ class Damages:
         return self.dice.choice(found)
 
     def replace(self, path, change):
+        """Changes bytes; the file keeps its time, as when a disk loses them."""
+        times = path.stat()
         path.write_bytes(change(bytearray(path.read_bytes())))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
     # Bytes
 
@@ -105,19 +111,19 @@ class Damages:
         self.log().write_bytes(b"")
 
     def renamed(self):
-        log = self.log()
+        log = self.log(of_one_life=True)
         base = max(int(log.stem) + self.dice.choice((-50, -1, 1, 7, 1000)), 0)
         if not (log.parent / f"{base:020}.log").exists():
             for path in list(log.parent.glob(f"{log.stem}.*")):
                 path.rename(path.with_name(f"{base:020}{path.suffix}"))
 
     def swapped(self):
-        logs = self.logs(self.partition())
+        logs = self.logs(self.partition(of_one_life=True))
         if len(logs) > 1:
             first, second = self.dice.sample(logs, 2)
-            kept = first.read_bytes()
-            first.write_bytes(second.read_bytes())
-            second.write_bytes(kept)
+            kept = first.rename(first.with_suffix(".kept"))
+            second.rename(first)
+            kept.rename(second)
 
     def suffixed(self):
         log = self.log()

@@ -1,6 +1,7 @@
 """Replication: the copy is the source's log, goes on where it stopped, and is listed in a manifest."""
 
 import errno
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -12,10 +13,9 @@ from storage.append.appender import Appender
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Mirror
 from storage.backup.record_digests import LogDiff, diff_records
-from storage.log.same_batches import same_batches
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, InvalidTopic, NotPermitted, PartitionOffline, UnsupportedFormat
-from storage.files import checkpoints, names, producer_state, transaction_index
+from storage.files import checkpoints, names, partition_metadata, producer_state, transaction_index
 from storage.files import manifest as manifests
 from storage.files.disk import RealDisk
 from storage.files.names import FileKind
@@ -23,6 +23,7 @@ from storage.format.batches import BatchTable, Column
 from storage.format.block import Record
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
+from storage.log.same_batches import same_batches
 from storage.progress import NoProgress
 from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.verify.manifest_audit import verify_manifest
@@ -36,9 +37,11 @@ from tests.support.builders import (
     build_log_dir,
     commit,
     many,
+    topic_id,
 )
 from tests.support.commands import output_of
 from tests.support.crash_points import every_crash
+from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import FIXTURES, requires_fixtures, topics_of
 from tests.support.owned_dirs import HastyDisk, StandingClock, append, close_clean, killed, opened, read, tree_of
@@ -579,3 +582,48 @@ def test_what_a_broker_knows_of_its_cluster_is_for_the_owner_s_eyes(tmp_path, ta
     found = target.path / names.BOOTSTRAP_CHECKPOINT
     assert b"bob" in found.read_bytes()
     assert found.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_topic_that_was_deleted_and_made_anew_is_refused(tmp_path, target):
+    """With fewer messages than before: the copy has them all, it seems. Topic ids are compared, always."""
+    first = build_log_dir(tmp_path / "first", {"t": [Partition([Batch(many(30))], extra=id_file("first"))]}).path
+    again = build_log_dir(tmp_path / "again", {"t": [Partition([Batch(many(9, 30))], extra=id_file("again"))]}).path
+    assert mirrored(first, target).results[TP].error is None
+    kept = read(target, "t")
+    error = mirrored(again, target).results[TP].error
+    assert isinstance(error, InvalidRecord)
+    assert (error.expected, error.found) == (f"topic id {topic_id('first')}", topic_id("again"))
+    assert read(target, "t") == kept
+
+
+def id_file(name):
+    return {"partition.metadata": partition_metadata.encode(topic_id(name))}
+
+
+def test_intact_messages_after_damage_at_the_end_of_a_log_are_no_torn_tail(tmp_path, target):
+    items = [Batch(many(10)) for _ in range(4)]
+    log_dir = build_log_dir(tmp_path / "source", {"t": [Partition(items, recovery_point=0)]}, broker=False)
+    log = log_dir.path / "t-0" / f"{0:020}.log"
+    os.truncate(log, log.stat().st_size - 5)
+    flip(log, log_dir["t", 0].batches[1].position + 70)
+    result = mirrored(log_dir.path, target).results[TP]
+    assert isinstance(result.error, CorruptBatch)
+    assert (result.error.path, result.log_end_offset) == (log, 10)
+
+
+def test_segments_of_a_deleted_topic_are_not_copied(tmp_path, target):
+    """A log directory that was copied twice into one place, with a new topic of that name in between."""
+    items = [Batch([Record(None, b"v", (), START_MS + 1000 * one)]) for one in range(4)]
+    old = build_log_dir(tmp_path / "old", {"t": [[*items[:1], ROLL, *items[1:2], ROLL, *items[2:]]]}, broker=False).path
+    later = Batch([Record(None, b"w", (), START_MS + 900_000)])
+    new = build_log_dir(tmp_path / "new", {"t": [[later]]}, broker=False).path
+    created = START_MS // 1000 + 600
+    for path in old.glob("t-0/*[0-9].*"):
+        os.utime(path, (created - 300, created - 300))
+        if not (new / "t-0" / path.name).exists():
+            shutil.copy2(path, new / "t-0" / path.name)
+    os.utime(new / "t-0" / "partition.metadata", (created, created))
+    os.utime(new / "t-0" / f"{0:020}.log", (created + 900, created + 900))
+    error = mirrored(new, target).results[TP].error
+    assert isinstance(error, CorruptBatch)
+    assert "by one of the same name" in str(error)

@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import struct
 
 import pytest
 
@@ -23,7 +24,7 @@ from storage.revival.features import features
 from storage.revival.log_cut import cut_at_offset, cut_at_time
 from storage.revival.revive import Request, plan, rehearse, run
 from storage.revival.topics import ConfigRequest
-from storage.types import TopicPartition
+from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
@@ -31,7 +32,7 @@ from tests.support.commands import output_of
 from tests.support.damaged_bytes import flip
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.nightly import rounds
-from tests.support.owned_dirs import tree_of
+from tests.support.owned_dirs import StandingClock, tree_of
 from tests.support.readers import read_all, table_of
 
 TP = TopicPartition("t", 0)
@@ -513,3 +514,97 @@ def test_open_transactions(tmp_path):
     assert last_stable_offset(snapshot) == snapshot.log_end_offset == 18
     assert len(result.built[TP].aborted) == 1
     assert "__transaction_state" not in described(target).topics
+
+
+def without_segment(log_dir, *bases):
+    for base in bases:
+        for path in log_dir.glob(f"t-0/{base:020}.*"):
+            path.unlink()
+    return log_dir
+
+
+def test_halves_are_put_together_without_salvage(tmp_path):
+    """A segment is missing in each, and in each another one. What is missing in both is lost, and the report says so."""
+    sources = [without_segment(path, base) for path, base in zip(replicas(tmp_path, (), ()), (40, 80), strict=True)]
+    whole = values(*replicas(tmp_path / "whole", ()))
+    rehearsed = rehearse(Request(sources, tmp_path / "new"))
+    target, result = revived(tmp_path, *sources)
+    assert values(target) == whole
+    assert [one.offsets for one in result.partitions[0].chosen.filled] == [OffsetRange(40, 80)]
+    shutil.rmtree(target)
+    target, alone = revived(tmp_path, sources[0])
+    assert offsets(target) == [*range(40), *range(80, 120)]
+    reason = "no batch here holds the offsets before this one"
+    assert f"t/0: offsets 40 to 79 are lost: {reason}" in alone.notes
+    assert [one.end_offset for one in rehearsed.partitions] == [120]
+
+
+def test_a_whole_replica_is_taken_before_one_with_a_hole(tmp_path):
+    """Although that one ends later: its end is taken too."""
+    (hole,) = replicas(tmp_path, ())
+    (shorter,) = replicas(tmp_path / "other", ())
+    log = shorter / "t-0" / f"{80:020}.log"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 4 * 3])
+    without_segment(hole, 40)
+    target, result = revived(tmp_path, hole, shorter)
+    assert offsets(target) == [*range(120)]
+    assert result.partitions[0].replica.path == shorter / "t-0"
+
+
+def test_a_rehearsal_says_what_a_run_does(tmp_path):
+    damaged = replicas(tmp_path, (5, 11))
+    rehearsed = rehearse(Request(damaged, tmp_path / "new", salvage=True))
+    _, result = revived(tmp_path, *damaged, salvage=True)
+    assert [(one.first_offset, one.last_offset) for one in result.partitions[0].chosen.lost] == [(50, 59), (110, None)]
+    assert rehearsed.partitions[0].chosen.lost == result.partitions[0].chosen.lost
+    assert rehearsed.partitions[0].end_offset == result.built[TP].log_end_offset
+
+
+def test_a_prepared_commit_is_committed_without_its_coordinator(tmp_path):
+    """Its producer was told that it is committed; another transaction is aborted."""
+    key = b"\0\0\0\2id"
+    partitions = b"\0\0\0\1\0\1t\0\0\0\1\0\0\0\0"
+    value = b"\0\0" + struct.pack(">qhib", 4711, 2, 60_000, 2) + partitions + struct.pack(">qq", START_MS, START_MS)
+    items = [
+        Batch(many(5), producer_id=4711, producer_epoch=2, transactional=True),
+        Batch(many(5), producer_id=8000, producer_epoch=9, transactional=True),
+    ]
+    states = [Partition([Batch([Record(key, value, (), START_MS)])])]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "__transaction_state": states})
+    target, result = revived(tmp_path, built.path, without_transactions=True)
+    assert [one.producer_id for one in result.built[TP].committed] == [4711]
+    assert [one.producer_id for one in result.built[TP].aborted] == [8000]
+    committed = LogDir.open_read_only(target).log(TP).snapshot()
+    assert last_stable_offset(committed) == committed.log_end_offset == 12
+    assert [r.offset for r in read_all(committed, isolation=Isolation.READ_COMMITTED)] == list(range(5))
+
+
+def test_a_coordinator_that_is_older_than_the_data_is_named(tmp_path):
+    key = b"\0\0\0\2id"
+    value = b"\0\0" + struct.pack(">qhib", 4711, 2, 60_000, 4) + b"\xff" * 4 + struct.pack(">qq", START_MS, START_MS)
+    items = [Batch(many(5), producer_id=4711, producer_epoch=7, transactional=True), commit(4711, 7)]
+    states = [Partition([Batch([Record(key, value, (), START_MS)])])]
+    built = build_log_dir(tmp_path / "old", {"t": [Partition(items)], "__transaction_state": states})
+    result = run(Request([built.path], tmp_path / "new"), clock=StandingClock(START_MS + 60_000))
+    assert any("1 transactional ids" in note and note.endswith(": id") for note in result.notes)
+
+
+def test_metadata_logs_that_are_damaged_at_different_places_are_one(tmp_path):
+    """Each is read to its first damage; together they have everything."""
+    batches = [Batch([Record(None, one, (), START_MS)]) for one in metadata_values()]
+    sources = []
+    for number, damaged in enumerate((1, 3)):
+        topics = {"t": [[b"one"]], "__cluster_metadata": [Partition(batches)]}
+        built = build_log_dir(tmp_path / f"n{number}", topics)
+        flip(built.path / "__cluster_metadata-0" / f"{0:020}.log", built["__cluster_metadata", 0].batches[damaged].position + 65)
+        sources.append(built.path)
+    result = plan(Request(sources, tmp_path / "new"))
+    assert result.known_features == {"metadata.version": 29, "transaction.version": 2, "group.version": 1}
+    assert not any("metadata" in note and "not used" in note for note in result.notes)
+    alone = plan(Request(sources[1:], tmp_path / "new"))
+    assert alone.known_features == {"metadata.version": 29, "transaction.version": 2}
+
+
+def metadata_values():
+    levels = (("metadata.version", 29), ("transaction.version", 1), ("transaction.version", 2), ("group.version", 1))
+    return [metadata_checkpoint.encode(metadata_records.FeatureLevelRecord(*level)) for level in levels]

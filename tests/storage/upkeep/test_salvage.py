@@ -13,7 +13,7 @@ from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
 from storage.upkeep.salvage import salvage
 from tests.storage.upkeep.random_damages import batch_of, hurt, last_offset
-from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.builders import Batch, Partition, build_log_dir, many
 from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import close_clean, opened
