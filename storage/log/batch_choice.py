@@ -205,12 +205,22 @@ def choose_batches(
 
 
 def _intact(snapshot: LogSnapshot, progress: Progress) -> list[IntactBatches]:
-    segments = [
-        Segment(segment.directory, segment.base_offset, segment.log, segment.log.stat().st_size)
-        for segment in snapshot.segments
-    ]
-    ends = [segment.base_offset for segment in segments[1:]] + [MAX_OFFSET] * bool(segments)
-    return [IntactBatches(segment, end, progress) for segment, end in zip(segments, ends, strict=True)]
+    """The batches of each segment, in order."""
+    bases = [*(segment.base_offset for segment in snapshot.segments[1:]), MAX_OFFSET]
+    found = [_by_its_batches(one, end) for one, end in zip(snapshot.segments, bases, strict=False)]
+    found.sort(key=lambda one: one[0].base_offset)
+    return [IntactBatches(segment, end, progress) for segment, end in found]
+
+
+def _by_its_batches(named: Segment, end_offset: int) -> tuple[Segment, int]:
+    """A segment, and where the next one begins. If its first batch is outside of that, its name is wrong: it begins with
+    that batch."""
+    size = named.log.stat().st_size
+    segment = Segment(named.directory, named.base_offset, named.log, size)
+    first = None if named.is_remote else segment.batch_at(0, size, any_offset=True)
+    if first is None or 0 <= named.base_offset <= int(first.base_offset[0]) < end_offset or first.base_offset[0] < 0:
+        return segment, end_offset
+    return Segment(named.directory, int(first.base_offset[0]), named.log, size), MAX_OFFSET
 
 
 def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:

@@ -13,10 +13,10 @@ DEST does not exist, or is empty, until step 5. A later run takes up `<DEST>.rev
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -349,7 +349,7 @@ def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
 # Steps 2 and 3
 
 
-@contextlib.contextmanager
+@contextmanager
 def _taken(disk: Disk, place: Path) -> Iterator[DirLock]:
     if not place.exists():
         disk.mkdir(place)
@@ -357,7 +357,7 @@ def _taken(disk: Disk, place: Path) -> Iterator[DirLock]:
     try:
         yield lock
     except (StorageError, OSError):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             _emptied(disk, place)
             lock.release()
             disk.rmdir(place)
@@ -439,8 +439,9 @@ def _tried(
     choice = one.choice.taking(replicas[chosen.first], chosen.beyond)
     again = replace(one, choice=choice, cut=_cut(request, one.tp, choice.replica))
     if chosen.is_first_alone and (error is None or choice.replica is not one.replica):
-        attempt(_build_plan(again, to, link=request.link))
-        return again
+        with suppress(StorageError):
+            attempt(_build_plan(again, to, link=request.link))
+            return again
     found = chosen.damage
     if found is not None and not request.salvage:
         raise error or damaged(choice.replica, found.path, found.position, one.cut.end_offset, found.reason)

@@ -167,11 +167,8 @@ def judge_mirror(pile, truth, room, dice):
             pile.wrong.append(f"mirror: {place}: {len(missing)} batches of {source} are missing, first {missing[0]}")
 
 
-def serve(pile, room, target, served_of):
+def serve(pile, room, target, port, served_of):
     """A broker on the revived directory gives the messages that are in its files."""
-    port = port_pair()
-    properties = target / "server.properties"
-    properties.write_text(properties.read_text().replace("localhost:9092", f"127.0.0.1:{port}").replace("9093", str(port + 1)))
     broker = RevivedBroker(room / "broker", target, port)
     with broker:
         client = Client(broker.start().address)
@@ -201,15 +198,16 @@ def run(directory, *, rounds, seed, brokers=20, **_):
         dice, room = random.Random(number), directory / str(number)
         room.mkdir()
         pile = make_pile(room, moments, dice)
-        held = truth.held(pile.places)
+        held, port = truth.held(pile.places), port_pair()
+        listener = ("--listener", f"127.0.0.1:{port}")
         try:
-            plain, served = revive(pile, truth, held, room, (), "plain")
-            salvaged, more = revive(pile, truth, held, room, ("--salvage",), "salvaged")
+            plain, served = revive(pile, truth, held, room, listener, "plain")
+            salvaged, more = revive(pile, truth, held, room, (*listener, "--salvage"), "salvaged")
             if salvaged is None and not any("topic" in one[2] for one in pile.refused):
                 pile.wrong.append(f"--salvage refuses: {pile.refused[-1]}")
             judge_mirror(pile, truth, room, dice)
             if brokers and number % brokers == 0 and (salvaged or plain):
-                serve(pile, room, salvaged or plain, more or served)
+                serve(pile, room, salvaged or plain, port, more or served)
         except Exception:  # noqa: BLE001  # a program that breaks off is a disagreement like others
             pile.wrong.append(traceback.format_exc(limit=-6))
         refused += len(pile.refused)
