@@ -29,21 +29,18 @@ gc.set_threshold(100_000, 50, 100)
 # At exit the interpreter would search all modules once more: 25 ms of `kafkafs cat`.
 atexit.register(gc.freeze)
 
-# Command name → module of kafkafs.cli. In it the command has its own name.
-_COMMANDS = {
-    **{
-        name: name
-        for name in (
-            "append", "assign", "cat", "compact", "completion", "count", "digest", "doctor", "dump", "fetch", "groups",
-            "histogram", "metadata", "mirror", "mount", "recover", "retain", "revive", "salvage", "schemas", "spark",
-            "sql", "topics", "transactions", "verify",
-        )
-    },
-    "diff": "digest",
-    "reindex": "recover",
-    "umount": "mount",
+# The commands in the order of `kafkafs --help`. The module of kafkafs.cli of this name has the command.
+_GROUPS = {
+    "Read": ("mount", "umount", "cat", "dump", "fetch", "schemas"),
+    "Repair": ("doctor", "verify", "recover", "reindex", "salvage", "revive"),
+    "Back up": ("mirror", "digest", "diff"),
+    "Topics and groups": (
+        "topics", "append", "compact", "retain", "groups", "transactions", "metadata", "assign", "completion",
+    ),
+    "Analyse": ("count", "histogram", "sql", "spark"),
 }  # fmt: skip
-
+_MODULES = {"diff": "digest", "reindex": "recover", "umount": "mount"}  # those that are in another command's module
+_COMMANDS = {name: _MODULES.get(name, name) for names in _GROUPS.values() for name in names}
 
 # What other tools call our commands.
 _MEANT = {
@@ -124,6 +121,14 @@ class _Main(click.Group):
         if args and self._is_log_dir(args[0]):
             args = ["mount", *args]  # this is how mount(8) calls its helpers
         return super().parse_args(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by group, each with the beginning of its help that fits on the line."""
+        room = formatter.width - 6 - max(map(len, self.commands))
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                commands = {name: self.commands[name] for name in names}
+                formatter.write_dl([(name, command.get_short_help_str(room)) for name, command in commands.items()])
 
     def _is_log_dir(self, word: str) -> bool:
         """Whether the first argument is LOGDIR: a path, or the name of a directory that no command has."""

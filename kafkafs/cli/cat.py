@@ -42,6 +42,8 @@ def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> Ti
 def _format(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
     from kafkafs.formats import by_name
 
+    if text == "decoded.jsonl":  # as the files of a mount are named
+        return DECODED
     if text not in ("log", DECODED):
         try:
             by_name(text, TopicPartition("topic", 0))
@@ -79,13 +81,14 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     default="txt",
     show_default=True,
     metavar="F",
-    help=r"txt, jsonl, decoded (jsonl with keys and values decoded by their schemas), log (Kafka's own bytes), or a"
-    r" template of kcat's letters: '%o %T %k %s\n'.",
+    help=r"txt, jsonl, decoded or decoded.jsonl (jsonl with keys and values decoded by their schemas), log (Kafka's own"
+    r" bytes), or a template of kcat's letters: '%o %T %k %s\n'.",
 )
 @SCHEMAS
 @click.option(
     "-f", "--follow", is_flag=True, help="Continue with later messages, until ^C or until the range is complete."
 )
+@click.option("-n", "most", type=click.IntRange(min=1), metavar="N", help="At most N messages, over all partitions.")
 @click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
@@ -107,6 +110,7 @@ def cat(
     form: str,
     schemas_path: Path | None,
     follow: bool,
+    most: int | None,
     latest: bool,
     key: str | None,
     headers: tuple[tuple[bytes, bytes], ...],
@@ -142,9 +146,9 @@ def cat(
     from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, Question
 
     use_default_signals(ctx)
-    if form == "log" and (key is not None or headers or expression is not None):
+    if form == "log" and (key is not None or headers or expression is not None or most is not None):
         raise click.UsageError(
-            "--format log prints whole batches; it cannot be combined with --key, --header or --where"
+            "--format log prints whole batches; it cannot be combined with --key, --header, --where or -n"
         )
     if form != DECODED and schemas_path is not None and expression is None:
         raise click.UsageError("--schemas is for --format decoded and --where")
@@ -175,7 +179,7 @@ def cat(
 
         refused = (BadQuery,)
     try:
-        printed = _print(log_dir, targets, question, make_format, added if follow else None, where)
+        printed = _print(log_dir, targets, question, make_format, added if follow else None, where, most)
     except refused as error:
         raise click.UsageError(f"--where: {error}") from None
     if printed.failed:
@@ -279,15 +283,16 @@ def _print(
     make_format: MakeFormat,
     added: Callable[[], list[TopicPartition]] | None,
     where: Where | None,
+    most: int | None,
 ) -> _Printer:
-    """Prints all partitions, and returns what did. `added`: to follow them, and those that it returns
-    later, from their beginning on."""
+    """Prints all partitions, at most `most` messages, and returns what did. `added`: to follow them, and those that it
+    returns later, from their beginning on."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.reading.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
 
     output = Output()
-    printer = _Printer(output)
+    printer = _Printer(output, most)
     now_ms = log_dir.clock.now_ms()
     decoder = Decoder()
 
@@ -302,9 +307,9 @@ def _print(
                 reader = PartitionReader(log, question, now_ms, decoder, follow=follow, note=output.report, keys=keys)
                 return _Source(tp, reader, partial(make_format, tp), None if where is None else partial(where, tp))
 
-            sources = (source_of(tp, question) for tp in targets)
+            sources = (source_of(tp, question) for tp in targets if printer.left != 0)
             following = [source for source in sources if printer.print(source) and not source.reader.done]
-            while following and added is not None:
+            while following and added is not None and printer.left != 0:
                 output.flush()
                 output.wait(_POLL_SECONDS)
                 following += [source_of(tp, question.of_new()) for tp in added()]
@@ -341,9 +346,10 @@ class _Printer:
     """Prints partitions. What cannot be read is reported (`failed`), and printing continues with the next partition;
     after a message that is too long, with the next message."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, most: int | None) -> None:
         self.failed = False
         self.messages = 0
+        self.left = most  # messages that may yet be printed; None: any number
         self._output = output
 
     def print(self, source: _Source) -> bool:
@@ -359,10 +365,15 @@ class _Printer:
                 for block in source.reader.blocks():
                     if source.where is not None:
                         block = source.where(block)
+                    if self.left is not None:
+                        block = block.select(slice(0, self.left)) if len(block) > self.left else block
+                        self.left -= len(block)
                     self.messages += len(block)
                     for error in self._output.render(form, block):
                         self.failed = True
                         self._output.report(f"{source.tp}: {error}")
+                    if self.left == 0:
+                        break
         except (StorageError, OSError) as error:
             self.failed = True
             self._output.report(text_of(error))

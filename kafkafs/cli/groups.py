@@ -49,6 +49,7 @@ def _target(text: str) -> str | int | TimeSpec:
 @click.option(
     "--topic", "topics", multiple=True, type=TopicPartitionPattern(), help="The partitions to reset; may be repeated."
 )
+@click.option("--dry-run", is_flag=True, help="With --reset-to: only print what would be committed, without the lock.")
 @click.option("--force", is_flag=True, help="Also if __consumer_offsets has several replicas.")
 @WAIT
 @AS_JSON
@@ -60,6 +61,7 @@ def groups(
     group: str | None,
     target: str | int | TimeSpec | None,
     topics: tuple[str, ...],
+    dry_run: bool,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -78,16 +80,17 @@ def groups(
     kafkafs groups /var/kafka
     kafkafs groups /var/kafka billing
     kafkafs groups /var/kafka billing --reset-to earliest --topic orders
-    kafkafs groups /var/kafka billing --reset-to 2026-11-20T10:15 --topic 'orders/*'
+    kafkafs groups /var/kafka billing --reset-to 2026-11-20T10:15 --topic 'orders/*' --dry-run
     """
     use_default_signals(ctx)
     if target is None:
-        if topics:
-            raise click.UsageError("--topic needs --reset-to")
+        for option, given in (("--topic", topics), ("--dry-run", dry_run)):
+            if given:
+                raise click.UsageError(f"{option} needs --reset-to")
     elif group is None or not topics:
         raise click.UsageError("--reset-to needs a GROUP and a --topic")
     else:
-        _reset(logdir, group, target, topics, force=force, as_json=as_json)
+        _reset(logdir, group, target, topics, dry_run=dry_run, force=force, as_json=as_json)
         return
     fail_with(ctx, _show_all(logdir, as_json) if group is None else _show_one(logdir, group, as_json))
 
@@ -210,15 +213,21 @@ def _reset(
     target: str | int | TimeSpec,
     topics: tuple[str, ...],
     *,
+    dry_run: bool,
     force: bool,
     as_json: bool,
 ) -> None:
-    from storage.coordinators.group_commits import GroupCommitter
+    from storage.coordinators.group_commits import GroupCommitter, check_commit
     from storage.coordinators.groups import GroupOffsets
     from storage.files.names import CONSUMER_OFFSETS_TOPIC
 
     log_dir = open_log_dir(logdir)
     chosen = list(dict.fromkeys(tp for pattern in topics for tp in expand(log_dir, pattern)))
+    if dry_run:
+        offsets = GroupOffsets(log_dir)
+        check_commit(log_dir, offsets, group, chosen, force=force)
+        _tell(group, offsets.group(group), {tp: _resolved(log_dir, tp, target) for tp in chosen}, as_json, dry_run=True)
+        return
     place = GroupOffsets(log_dir).place(group)
     # Only the log that is written to is recovered, if it exists yet.
     only = () if place is None else (TopicPartition(CONSUMER_OFFSETS_TOPIC, place),)
@@ -230,17 +239,20 @@ def _reset(
         committer.check(group, chosen)
         committer.commit(group, wanted)
         committer.sync(group)
-    _tell(group, before, wanted, as_json)
+    _tell(group, before, wanted, as_json, dry_run=False)
 
 
-def _tell(group: str, before: ConsumerGroup | None, wanted: Mapping[TopicPartition, int], as_json: bool) -> None:
+def _tell(
+    group: str, before: ConsumerGroup | None, wanted: Mapping[TopicPartition, int], as_json: bool, *, dry_run: bool
+) -> None:
     rows = []
     for tp, offset in sorted(wanted.items()):
         known = None if before is None else before.offsets.get(tp.topic, {}).get(tp.partition)
         rows.append((tp.topic, tp.partition, None if known is None else known.offset, offset))
     if as_json:
         names = ("topic", "partition", "before", "offset")
-        print_json({"group": group, "offsets": [dict(zip(names, row, strict=True)) for row in rows]})
+        rows_json = [dict(zip(names, row, strict=True)) for row in rows]
+        print_json({"group": group, "offsets": rows_json, "dry_run": dry_run})
     else:
         print_table(("TOPIC", "PARTITION", "BEFORE", "OFFSET"), rows)
 

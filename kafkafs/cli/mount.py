@@ -31,7 +31,14 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
     help="The default: change nothing in LOGDIR and take no lock, so LOGDIR may be a running broker's.",
 )
 @click.option("--create", is_flag=True, help="Create LOGDIR if it does not exist or is empty; implies --write.")
-@click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="A broker's server.properties.")
+@click.option(
+    "--server-properties",
+    "--config",
+    "config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The broker's configuration; -o config=FILE is the same.",
+)
 @SCHEMAS
 @click.option(
     "-f", "--foreground", is_flag=True, help="Serve in this process and log to stderr, until unmounted or ^C."
@@ -58,7 +65,7 @@ def mount(
 
     \b
     Mount options:
-      write, ro, config=FILE     the same as --write, --read-only and --config; rw changes nothing
+      write, ro, config=FILE     the same as --write, --read-only, --server-properties; rw: nothing
       schemas=PATH, tier=PATH, tier_key=ID=FILE
                                  the same as the options; the last two may be repeated
       isolation=read_committed   leave out aborted messages, stop at open transactions

@@ -19,6 +19,7 @@ from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, InvalidRecord, NotPermitted, UnknownTopicOrPartition
 from storage.files.names import CONSUMER_OFFSETS_TOPIC
 from storage.format.block import Record
+from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET, TopicPartition
 
 # Kafka's offsets.topic.segment.bytes, and GroupCoordinator.offsetsTopicConfigs.
@@ -52,51 +53,8 @@ class GroupCommitter:
         self._making = Lock()
 
     def check(self, group: str, partitions: Iterable[TopicPartition] = ()) -> None:
-        """Raises what prevents the group's offsets from being committed, as far as that is known without writing.
-
-        UnknownTopicOrPartition also for one of `partitions` that does not exist: with an offset of it a broker can no
-        longer describe its groups. NotPermitted also for a share group and a streams group.
-        """
-        here = self._groups.partitions()
-        if here:
-            place = self._place(group)
-            if place not in here:
-                where = f"{CONSUMER_OFFSETS_TOPIC}/{place}"
-                raise UnknownTopicOrPartition(f"{where}, where {group!r} belongs, is not here", path=self._owned.path)
-            info = self._owned.topic_info(CONSUMER_OFFSETS_TOPIC)
-            guest_rules.check_append(info, force=self._force, as_group_coordinator=True)
-        elif self._owned.log_dir.is_broker:
-            raise _no_topic(self._owned)
-        known = self._groups.group(group)
-        if known is not None and known.type is GroupType.SHARE:
-            raise NotPermitted(
-                f"{group!r} is a share group: it commits no offsets, and where it reads is in __share_group_state",
-                advice="With the broker running, kafka-share-groups.sh changes it",
-            )
-        if known is not None and known.type is GroupType.STREAMS:
-            raise NotPermitted(
-                f"{group!r} is a streams group: its offsets belong together with its state stores and internal topics",
-                advice="With the broker running, kafka-streams-groups.sh resets them together",
-            )
-        for tp in partitions:
-            if not self._exists(tp, known):
-                raise UnknownTopicOrPartition(
-                    f"there is no partition {tp} here",
-                    path=self._owned.path,
-                    advice="With an offset of it a broker could no longer describe its groups",
-                )
-
-    def _exists(self, tp: TopicPartition, known: ConsumerGroup | None) -> bool:
-        """Whether there is such a partition: here or, in a broker's directory, elsewhere in its cluster."""
-        log_dir = self._owned.log_dir
-        if tp.topic in log_dir.topics() and tp.partition in log_dir.partitions(tp.topic):
-            return True
-        if not log_dir.is_broker:
-            return False
-        metadata = log_dir.cluster_metadata()
-        if metadata is None:  # only brokers know; that one has let the group commit to it is all there is to see
-            return known is not None and tp.partition in known.offsets.get(tp.topic, {})
-        return tp.topic in metadata.topics and tp.partition in metadata.topics[tp.topic].partitions
+        """See check_commit."""
+        check_commit(self._owned.log_dir, self._groups, group, partitions, force=self._force)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits these offsets, each the next to be read. They are one batch: all or none (as far as max.message.bytes
@@ -124,18 +82,8 @@ class GroupCommitter:
             raise outcome.error
 
     def _log(self, group: str) -> PartitionLog:
-        tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, self._place(group))
+        tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, _place(self._owned.log_dir, self._groups, group))
         return self._owned.appendable(tp, force=self._force, as_group_coordinator=True)
-
-    def _place(self, group: str) -> int:
-        place = self._groups.place(group)
-        if place is None:
-            raise InvalidConfig(
-                f"the number of partitions of {CONSUMER_OFFSETS_TOPIC} is not known here",
-                path=self._owned.path,
-                advice="A group's partition depends on it",
-            )
-        return place
 
     def _make_topic(self) -> None:
         """Creates `__consumer_offsets` as Kafka does when it is first needed, except in a broker's directory.
@@ -146,7 +94,7 @@ class GroupCommitter:
         """
         if self._owned.log_dir.is_broker:
             if not self._groups.partitions():
-                raise _no_topic(self._owned)
+                raise _no_topic(self._owned.log_dir)
             return
         with self._making:
             here = self._groups.partitions()
@@ -160,9 +108,72 @@ class GroupCommitter:
         return log.log_end_offset > 0
 
 
-def _no_topic(owned: OwnedDir) -> NotPermitted:
+def check_commit(
+    log_dir: LogDir, groups: GroupOffsets, group: str, partitions: Iterable[TopicPartition] = (), *, force: bool = False
+) -> None:
+    """Raises what prevents the group's offsets from being committed, as far as that is known without writing, with the
+    errors of GroupCommitter.
+
+    UnknownTopicOrPartition also for one of `partitions` that does not exist: with an offset of it a broker can no
+    longer describe its groups. NotPermitted also for a share group and a streams group.
+    """
+    here = groups.partitions()
+    if here:
+        place = _place(log_dir, groups, group)
+        if place not in here:
+            where = f"{CONSUMER_OFFSETS_TOPIC}/{place}"
+            raise UnknownTopicOrPartition(f"{where}, where {group!r} belongs, is not here", path=log_dir.path)
+        info = log_dir.topic_info(CONSUMER_OFFSETS_TOPIC)
+        guest_rules.check_append(info, force=force, as_group_coordinator=True)
+    elif log_dir.is_broker:
+        raise _no_topic(log_dir)
+    known = groups.group(group)
+    if known is not None and known.type is GroupType.SHARE:
+        raise NotPermitted(
+            f"{group!r} is a share group: it commits no offsets, and where it reads is in __share_group_state",
+            advice="With the broker running, kafka-share-groups.sh changes it",
+        )
+    if known is not None and known.type is GroupType.STREAMS:
+        raise NotPermitted(
+            f"{group!r} is a streams group: its offsets belong together with its state stores and internal topics",
+            advice="With the broker running, kafka-streams-groups.sh resets them together",
+        )
+    for tp in partitions:
+        if not _exists(log_dir, tp, known):
+            raise UnknownTopicOrPartition(
+                f"there is no partition {tp} here",
+                path=log_dir.path,
+                advice="With an offset of it a broker could no longer describe its groups",
+            )
+
+
+def _exists(log_dir: LogDir, tp: TopicPartition, known: ConsumerGroup | None) -> bool:
+    """Whether there is such a partition: here or, in a broker's directory, elsewhere in its cluster."""
+    if tp.topic in log_dir.topics() and tp.partition in log_dir.partitions(tp.topic):
+        return True
+    if not log_dir.is_broker:
+        return False
+    metadata = log_dir.cluster_metadata()
+    if metadata is None:  # only brokers know; that one has let the group commit to it is all there is to see
+        return known is not None and tp.partition in known.offsets.get(tp.topic, {})
+    return tp.topic in metadata.topics and tp.partition in metadata.topics[tp.topic].partitions
+
+
+def _place(log_dir: LogDir, groups: GroupOffsets, group: str) -> int:
+    """The partition of __consumer_offsets that the group's offsets are in."""
+    place = groups.place(group)
+    if place is None:
+        raise InvalidConfig(
+            f"the number of partitions of {CONSUMER_OFFSETS_TOPIC} is not known here",
+            path=log_dir.path,
+            advice="A group's partition depends on it",
+        )
+    return place
+
+
+def _no_topic(log_dir: LogDir) -> NotPermitted:
     return NotPermitted(
         f"there is no {CONSUMER_OFFSETS_TOPIC} here, and only the broker that owns this directory can create it",
-        path=owned.path,
+        path=log_dir.path,
         advice="Let a consumer of any group join on the broker once, stop it, then commit",
     )

@@ -1,6 +1,7 @@
 """The program itself: help, versions, completion, interrupts. See also transcripts/habits.txt."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -36,9 +37,12 @@ def test_run_from_within_the_package(command):
 
 
 def test_the_list_of_commands():
+    """In five groups, and each once."""
     text = output_of("--help").decode()
-    listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()]
-    assert listed == sorted({name.split()[0] for name in known_commands()})
+    groups = re.findall(r"^([A-Z][a-z ]+):\n((?:  .*\n?)+)", text[text.index("\nRead:") :], re.MULTILINE)
+    assert [title for title, _ in groups] == ["Read", "Repair", "Back up", "Topics and groups", "Analyse"]
+    listed = [line.split()[0] for _, lines in groups for line in lines.splitlines()]
+    assert sorted(listed) == sorted({name.split()[0] for name in known_commands()})
 
 
 def test_versions():

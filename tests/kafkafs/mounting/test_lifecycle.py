@@ -141,7 +141,7 @@ def test_what_is_odd_about_a_configuration_is_said(log_dir, mnt, tmp_path):
     """After the line that says that the mount is read-only, in the background and in the foreground."""
     config = tmp_path / "server.properties"
     config.write_text("log.dirs=/elsewhere\nlog.segment.bites=1\nzookeeper.connect=x\n")
-    said = run_kafkafs("mount", log_dir, mnt, "--config", config).stderr.decode().splitlines()
+    said = run_kafkafs("mount", log_dir, mnt, "--server-properties", config).stderr.decode().splitlines()
     umount(mnt)
     command = [*KAFKAFS, "mount", "-f", log_dir, mnt, "--config", config]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
