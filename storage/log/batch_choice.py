@@ -46,6 +46,7 @@ from storage.types import MAX_OFFSET, OffsetRange
 
 _CONTESTED: Final = f"{UNDECIDED}another copy holds other messages there"
 _MANY: Final = 3
+_REASONS: Final = 3
 _NS_PER_MS: Final = 1_000_000
 
 _Identity = tuple[int, int, int]
@@ -93,8 +94,9 @@ class LostOffsets:
 
     @property
     def reason(self) -> str:
-        """The reasons, each once."""
-        return "; ".join(dict.fromkeys(damage.reason for damage in self.damages))
+        """The first reasons, each once."""
+        reasons = list(dict.fromkeys(damage.reason for damage in self.damages))
+        return "; ".join(reasons[:_REASONS]) + (f"; and {len(reasons) - _REASONS} more" if reasons[_REASONS:] else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +152,14 @@ class BatchChoice:
     @property
     def damage(self) -> UncopiedBytes | None:
         """The first damage of the first copy, or what nobody can decide there; None if there is neither."""
-        return next((found for part in self.segments[: self.own] if (found := part.damage) is not None), None)
+        return next((damage for part in self.segments[: self.own] for damage in part.damages()), None)
 
     @property
     def is_first_alone(self) -> bool:
         """Whether this is the first copy as it is."""
         own = self.segments[: self.own]
-        return not self.lost and not self.filled and not any(part.breaks or not part.kept.all() for part in own)
+        is_whole = not self.lost and not self.filled and not any(part.breaks or not part.kept.all() for part in own)
+        return is_whole and all(_in_order(own)) and not any(part.is_misnamed for part in own)
 
 
 def _in_order(parts: Sequence[IntactBatches]) -> Iterator[bool]:
@@ -177,7 +180,8 @@ def choose_batches(
     StorageError where a file cannot be read.
     """
     progress = progress or NoProgress()
-    intact = [_intact(copy.snapshot, progress if number == 0 else NoProgress()) for number, copy in enumerate(copies)]
+    reports = [progress, *[NoProgress()] * (len(copies) - 1)]
+    intact = [_intact(one.snapshot, report, compacted=compacted) for one, report in zip(copies, reports, strict=True)]
     for number, copy in enumerate(copies):
         _settle(copy, intact[number], intact[:number] + intact[number + 1 :], compacted=compacted)
     order = sorted(range(len(copies)), key=lambda at: _rank(copies[at], intact[at], compacted=compacted), reverse=True)
@@ -204,23 +208,27 @@ def choose_batches(
     return choice
 
 
-def _intact(snapshot: LogSnapshot, progress: Progress) -> list[IntactBatches]:
+def _intact(snapshot: LogSnapshot, progress: Progress, *, compacted: bool) -> list[IntactBatches]:
     """The batches of each segment, in order."""
     bases = [*(segment.base_offset for segment in snapshot.segments[1:]), MAX_OFFSET]
-    found = [_by_its_batches(one, end) for one, end in zip(snapshot.segments, bases, strict=False)]
-    found.sort(key=lambda one: one[0].base_offset)
-    return [IntactBatches(segment, end, progress) for segment, end in found]
+    found = [_by_its_batches(one, end, compacted) for one, end in zip(snapshot.segments, bases, strict=False)]
+    parts = [IntactBatches(segment, end, progress) for segment, end in found]
+    return sorted(parts, key=lambda part: (part.segment.base_offset, *part.base[:1].tolist()))
 
 
-def _by_its_batches(named: Segment, end_offset: int) -> tuple[Segment, int]:
-    """A segment, and where the next one begins. If its first batch is outside of that, its name is wrong: it begins with
-    that batch."""
+def _by_its_batches(named: Segment, end_offset: int, compacted: bool) -> tuple[Segment, int]:
+    """A segment, and where the next one begins. If its first two batches are outside of that, its name is wrong, and it
+    begins with them: the offset of one may be damaged. In a compacted log the first ones may be missing."""
     size = named.log.stat().st_size
     segment = Segment(named.directory, named.base_offset, named.log, size)
     first = None if named.is_remote else segment.batch_at(0, size, any_offset=True)
-    if first is None or 0 <= named.base_offset <= int(first.base_offset[0]) < end_offset or first.base_offset[0] < 0:
+    second = None if first is None else segment.batch_at(int(first.end[0]), size, any_offset=True)
+    if first is None or second is None:
         return segment, end_offset
-    return Segment(named.directory, int(first.base_offset[0]), named.log, size), MAX_OFFSET
+    bases = int(first.base_offset[0]), int(second.base_offset[0])
+    last = MAX_OFFSET if compacted else end_offset
+    is_misnamed = 0 <= bases[0] < bases[1] and not any(named.base_offset <= base < last for base in bases)
+    return (Segment(named.directory, bases[0], named.log, size), MAX_OFFSET) if is_misnamed else (segment, end_offset)
 
 
 def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
@@ -352,6 +360,9 @@ def _decide(
     in_high = high.kept & (high.base <= last)
     if not in_low.any() and not compacted:
         return  # it lies in a gap
+    above, times = low.table.max_timestamp[low.kept & (low.last >= first)], high.times
+    if compacted and times is not None and int(above.max()) < times[0]:
+        return  # older, with later offsets: these are wrong, and _leave_out_fewest decides
     lows, highs = low.kept_table(in_low), high.kept_table(in_high)
     names_of = low.segment.log.path.name, high.segment.log.path.name
     if same_batches(lows, highs, compacted=False):
@@ -684,10 +695,12 @@ def _beyond(
         if compacted:  # the first copy has what compaction has left
             within = (part.last < chosen.last[-1]) & (part.base >= chosen.base[0]) if len(chosen.base) else unused
             unused &= ~within | chosen.overlaps(part.table) & ~lineage.fits(part)
-        reasons = part.reasons(~lineage.fits(part))
+        fits, reasons = lineage.fits(part), part.reasons("")
         found: Beyond | None = None
         for row in np.flatnonzero(unused).tolist():
             offsets = OffsetRange(int(part.base[row]), int(part.last[row]) + 1)
+            otherwise = "other messages count at these offsets" if fits[row] else "another leader wrote it"
+            reasons[row] = reasons[row] or otherwise
             if found is not None and found.reason == reasons[row] and found.offsets.end == offsets.start:
                 found = replace(found, offsets=OffsetRange(found.offsets.start, offsets.end))
                 continue

@@ -15,6 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import TierUnavailable
+from storage.files import names
+from storage.files.names import FileKind
 from storage.format.batches import MAGIC_AT, MAX_MAGIC, MOST_BATCH_BYTES, BatchTable, header_of
 from storage.format.decoder import Decoder
 from storage.log.intact import Break, Fault, walk
@@ -95,6 +97,11 @@ class IntactBatches:
         self.kept = self.kept & ~rows
 
     @property
+    def is_misnamed(self) -> bool:
+        """Whether the file's name says another base offset."""
+        return self.segment.log.path.name.partition(".")[0] != names.segment_file(self.segment.base_offset, FileKind.LOG)[:20]
+
+    @property
     def times(self) -> tuple[int, int] | None:
         """The least and the greatest timestamp of the batches that are kept; None without any."""
         stamps = self.table.max_timestamp[self.kept]
@@ -136,47 +143,43 @@ class IntactBatches:
         return data, None
 
     def damages(self) -> list[UncopiedBytes]:
-        """Breaks, and intact batches that are left out, in file order."""
-        path = self.segment.log.path
+        """Breaks, and intact batches that are left out although nobody knows better, in file order."""
         breaks = (one for one in self.breaks if one.fault is not Fault.ORDER)
+        path = self.segment.log.path
         damages = [
             UncopiedBytes(path, one.position, one.end, one.fault.value + (one.behind if one.undecided else ""))
             for one in breaks
         ]
-        explained = np.zeros(len(self.kept), np.bool_)
-        for rows, reason in self._left_out:
-            explained |= rows
-            damages += [
-                UncopiedBytes(path, int(self.position[row]), int(self.position[row] + self.size[row]), reason)
-                for row in np.flatnonzero(rows & ~self.kept).tolist()
-            ]
-        for row in np.flatnonzero(~self.kept & ~explained).tolist():
-            position = int(self.position[row])
-            reason = f"offset {int(self.base[row])} contradicts those around it"
-            damages.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
+        reasons = self.reasons("offset {} contradicts those around it")
+        for row in np.flatnonzero(~self.kept).tolist():
+            position, reason = int(self.position[row]), reasons[row].format(int(self.base[row]))
+            if self.is_unexplained[row]:
+                damages.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
         if self.unavailable is not None:
             end = max([0, *(one.end for one in damages), *(self.position + self.size).tolist()])
             damages.append(UncopiedBytes(path, end, self.segment.size, self.unavailable))
         return sorted(damages, key=lambda one: one.position)
 
     @property
-    def damage(self) -> UncopiedBytes | None:
-        """The first of the `damages` for which no rule has an explanation; None if there is none."""
-        decided = {reason for _, reason in self._left_out if not reason.startswith(UNDECIDED)}
-        return next((one for one in self.damages() if one.reason not in decided), None)
+    def is_unexplained(self) -> Flags:
+        """The batches that are left out without a rule that says whose they are."""
+        explained = np.zeros(len(self.kept), np.bool_)
+        for rows, reason in self._left_out:
+            explained |= rows & (not reason.startswith(UNDECIDED))
+        return ~self.kept & ~explained
 
     @property
     def reason_of_another_log(self) -> str | None:
         """Why batches are left out that are not damaged; None where there are none."""
         return next((reason for rows, reason in self._left_out if rows.any()), None)
 
-    def reasons(self, of_another_leader: Flags) -> list[str]:
-        """For each batch why it does not count, if it does not."""
-        reasons = np.where(of_another_leader, "another leader wrote it", "not in the log that is taken").tolist()
+    def reasons(self, otherwise: str) -> list[str]:
+        """For each batch why it is left out, if it is."""
+        reasons = [otherwise] * len(self.kept)
         for rows, reason in self._left_out:
             for row in np.flatnonzero(rows).tolist():
                 reasons[row] = reason
-        return [str(reason) for reason in reasons]
+        return reasons
 
 
 def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) -> Int64s:
