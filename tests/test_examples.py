@@ -18,6 +18,7 @@ from tests.support.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kaf
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "examples" / "sample-log"
+SERVICE = ROOT / "kafkafs" / "manual" / "service.md"
 AVRO_SAMPLE = ROOT / "examples" / "avro-log"
 STAMP = ROOT / ".venv" / ".kafkafs-installed"
 
@@ -214,11 +215,38 @@ def test_the_picture_of_the_readme(tmp_path):
 
 
 @requires_fuse
-def test_the_systemd_unit_of_the_readme(tmp_path):
+@pytest.mark.skipif(shutil.which("jq") is None, reason="no jq")
+def test_the_examples_of_the_readme(tmp_path):
+    """Its commands print what it shows, in a terminal of 80 columns."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "mnt").mkdir()
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
+    blocks = re.findall(r"^```\n(\$ .*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 4
+    for block in blocks:
+        commands = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
+        try:
+            for command in commands:
+                shown = re.split(rf"^\$ {re.escape(command)}\n", block, maxsplit=1, flags=re.MULTILINE)[1]
+                shown = re.split(r"^\$ ", shown, maxsplit=1, flags=re.MULTILINE)[0]
+                typed = re.sub(r"^ls ", "ls -C -T 0 -w 80 ", command)
+                done = subprocess.run(
+                    ["bash", "-c", typed], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120,
+                )  # fmt: skip
+                printed = re.sub(r"^kafkafs: the log of this mount goes nowhere.*\n", "", done.stdout)  # without a syslog
+                assert (done.returncode, printed) == (0, shown), command
+        finally:
+            if tmp_path / "mnt" in kafkafs_mounts():
+                run_kafkafs("umount", tmp_path / "mnt")
+
+
+@requires_fuse
+def test_the_systemd_unit_of_the_manual(tmp_path):
     """Its commands work, with other directories."""
-    readme = (ROOT / "README.md").read_text()
+    page = SERVICE.read_text()
     (start,), (stop,) = (
-        re.findall(rf"^{key}=\S*/kafkafs (.*)$", readme, re.MULTILINE) for key in ("ExecStart", "ExecStop")
+        re.findall(rf"^{key}=\S*/kafkafs (.*)$", page, re.MULTILINE) for key in ("ExecStart", "ExecStop")
     )
     places = {"/var/lib/kafka": str(SAMPLE), "/mnt/kafka": str(tmp_path / "mnt")}
     words = {command: [places.get(word, word) for word in command.split()] for command in (start, stop)}
@@ -242,9 +270,9 @@ def test_the_systemd_unit_of_the_readme(tmp_path):
     assert tmp_path / "mnt" not in kafkafs_mounts()
 
 
-def test_the_fstab_line_of_the_readme():
+def test_the_fstab_line_of_the_manual():
     """tests/kafkafs/mounting/test_lifecycle.py runs mount(8) itself; this checks the options."""
-    (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    (line,) = re.findall(r"^/\S+ +/\S+ +fuse\.kafkafs .*$", SERVICE.read_text(), re.MULTILINE)
     *_, kind, options, dump, check = line.split()
     assert (kind, dump, check) == ("fuse.kafkafs", "0", "0")
     assert parse_options([options]).write is False
