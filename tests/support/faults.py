@@ -7,8 +7,8 @@ the directory is what a **kill** leaves. `power_loss(random)` rewrites it into w
 - a file's bytes are those of its last sync, plus any prefix of what was written since, or zeros or garbage there
   (a size that reached the disk before its data); overwritten synced bytes are old or new, sector by sector;
 - the names in a directory are those of its last sync_dir, plus some of the changes since: any prefix of all of them, as
-  a journal leaves; with `any_order` also any of them whatever became of the others, as POSIX allows. Only changes of
-  the same name keep their order then.
+  a journal leaves; with `any_order` also any of them whatever became of the others, as POSIX allows; with
+  `lost_renames` all but the renames of these names. Only changes of the same name keep their order then.
 
 It also fails with an OSError on request (`fail`), as a full or failing disk does. `fail` gets the path below `root`, so
 that no test can mistake a name above the directory for a name in it.
@@ -20,7 +20,7 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,6 +107,7 @@ class FaultyDisk:
 
     file_type = FaultyFile
     any_order = False
+    lost_renames: Collection[str] = ()
 
     def __init__(self, root: Path, *, stop_at: int | None = None, seed: int = 0) -> None:
         self.root = root
@@ -220,18 +221,27 @@ class FaultyDisk:
         shutil.rmtree(self.root)
         self._write_tree(self.root)
 
+    def unsynced_renames(self) -> list[str]:
+        """The former names of what was renamed and may have its former name again after a power loss."""
+        return [change.source.name for change in self._unsynced_renames()]
+
+    def _unsynced_renames(self) -> list[_Rename]:
+        return [change for change in self._pending if isinstance(change, _Rename)]
+
     def _survivors(self, count: int) -> list[_Name]:
         """The changes of names that reached the disk: the first `count`; about as many, here and there; or all but one
         (and what depends on it)."""
         apart = random.Random(f"{count} {len(self.operations)}")
         kind = apart.random()
-        if not self.any_order or not self._pending or kind < 0.5:
-            return self._pending[:count]
-        renames = [change for change in self._pending if isinstance(change, _Rename)]
-        left_out = apart.choice(renames or self._pending) if kind < 0.8 else None
+        renames = self._unsynced_renames()
+        left_out: list[_Name] = [change for change in renames if change.source.name in self.lost_renames]
+        if not self.lost_renames:
+            if not self.any_order or not self._pending or kind < 0.5:
+                return self._pending[:count]
+            left_out = [apart.choice(renames or self._pending)] if kind < 0.8 else []
         chosen, lost = [], set[Path]()
         for change in self._pending:
-            survives = change is not left_out if left_out else apart.randrange(len(self._pending)) < count
+            survives = change not in left_out if left_out else apart.randrange(len(self._pending)) < count
             if lost.isdisjoint(change.paths()) and survives:
                 chosen.append(change)
             else:

@@ -18,14 +18,15 @@ from storage.format.batches import BatchTable, Column
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker
-from storage.format.record_batch import BatchFields
+from storage.format.record_batch import PLAIN, BatchFields
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
 from storage.verify.findings import FaultKind, Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.compacted_logs import TP, compact, contents, latest, opened, put, updates
 from tests.support.control_batches import marker_batch
-from tests.support.crash_points import every_crash
+from tests.support.crash_points import Sessions, every_crash
+from tests.support.faults import Crash, FaultyDisk
 from tests.support.fixtures import FIXTURES, copy_log_dir, log_dir_of, read_golden, requires_fixtures, topics_of
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, close_clean
 from tests.support.readers import read_all, table_of
@@ -421,6 +422,54 @@ def test_stopped_anywhere(tmp_path):
         assert result.end_offset == end, str(stopped)
         close_clean(again, stopped)
         assert not verify_log_dir(stopped.path)
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_replacement_reaches_the_disk_in_its_order(tmp_path, deleted):
+    """Neither a deleted key nor a second copy of a message comes back, whichever renames a power loss leaves out, and
+    the index of aborted transactions stays."""
+    path, place = tmp_path / "before", tmp_path / "log"
+    owned = opened(path, segment_bytes="3000")
+    log = owned.log(TP)
+    gone = BatchFields(delete_horizon_ms=NOW_MS - 1)
+    put(log, updates([(b"a", b"1")]))
+    log.roll()
+    transact(log, 9, [(b"b", b"aborted")], ControlType.ABORT)
+    put(log, updates([(b"b", b"2")]))
+    log.roll()
+    deletion = [((b"deleted", b"x"), PLAIN), ((b"deleted", None), gone)] if deleted else []
+    for pair, fields in (*deletion, ((b"z", bytes(2800)), PLAIN)):
+        put(log, updates([pair]), fields=fields)
+        log.roll()
+    close_clean(owned)
+    kept = [(0, b"a", b"1"), (3, b"b", b"2"), (6 if deleted else 4, b"z", bytes(2800))]
+
+    def stopped(stop_at):
+        """The disk of a pass that stops before one of its operations."""
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(path, place)
+        disk = FaultyDisk(place, stop_at=stop_at)
+        sessions = Sessions(place, disk)
+        with contextlib.suppress(Crash):
+            compact_partition(sessions.open(), TP)
+        disk.stopped = True
+        sessions.end()
+        return disk
+
+    done = stopped(None).operations
+    replacing = next(number for number, what in enumerate(done) if what.endswith(FileState.DELETED.value))
+    new = [segment_file(0, kind, FileState.SWAP) for kind in (FileKind.LOG, FileKind.OFFSET_INDEX)]
+    syncs = [number for number, what in enumerate(done) if number > replacing and what == "sync_dir t-0"]
+    for stop_at in (*syncs, len(done)):
+        for lost in ([], new, *([name] for name in stopped(stop_at).unsynced_renames())):
+            disk = stopped(stop_at)
+            disk.lost_renames = lost
+            disk.power_loss()
+            again = opened(place)
+            found = contents(again)
+            assert [message for message in found if message in kept] == kept, (stop_at, lost)
+            assert {key: value for _, key, value in found}.get(b"deleted") is None, (stop_at, lost)
+            close_clean(again, (stop_at, lost))
 
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
