@@ -6,8 +6,12 @@ from unittest.mock import call as mock_call
 
 import pytest
 
-from storage.errors import InvalidRecord
-from storage.log import reader
+from storage.append import message_sets
+from storage.errors import InvalidRecord, TierUnavailable
+from storage.files.log_file import LogFile
+from storage.format.block import Record
+from storage.format.compression import Codec
+from storage.log import reader, segment_check
 from storage.log.log_dir import LogDir
 from storage.log.scanning import scan_batches
 from storage.types import TopicPartition
@@ -167,3 +171,49 @@ def test_damages_are_named_in_order(tmp_path):
         (log, batches[number].position, batches[number + 1].position) for number in (1, 3)
     ]
     assert damages[1].reason == "offset 3 contradicts those around it"
+
+
+def test_what_a_tier_does_not_give_begins_after_what_was_read(tmp_path, monkeypatch):
+    batches = build_log_dir(tmp_path / "tiered", {"t": [[Batch(many(10)) for _ in range(4)]]})["t", 0].batches
+    log, read = tmp_path / "tiered" / "t-0" / f"{0:020}.log", LogFile.read
+
+    def fails(file, position, size, into=None):
+        if position >= batches[2].position and file.path == log:
+            raise TierUnavailable("object is missing", found="nothing")
+        return read(file, position, size, into)
+
+    snapshot = snapshot_of(tmp_path / "tiered")
+    monkeypatch.setattr(segment_check, "WINDOW_BYTES", batches[1].position)
+    monkeypatch.setattr(LogFile, "read", fails)
+    owned = opened(tmp_path / "new")
+    owned.create_topic("t", 1)
+    result = salvage(snapshot, owned.log(TP), compacted=False)
+    monkeypatch.undo()
+    (lost,) = result.lost
+    (damage,) = lost.damages
+    assert (lost.first_offset, lost.last_offset) == (20, None)
+    assert (damage.position, damage.end, damage.reason) == (
+        batches[2].position, log.stat().st_size, "object is missing: nothing",
+    )  # fmt: skip
+    close_clean(owned)
+
+
+@pytest.mark.leaves_damage("compression")
+def test_a_compressed_set_that_does_not_decompress_is_copied(tmp_path):
+    """Its checksum is right. Only inside it are its first offset, and those of the next set."""
+    alike = [Record(None, b"x", (), 1000)] * 3
+    sets = [
+        message_sets.encode(alike, 1, codec=Codec.GZIP),
+        message_sets.message(5, None, b"not gzip", 1, Codec.GZIP),
+        message_sets.encode(alike, 1, base_offset=6, codec=Codec.GZIP),
+    ]
+    build_log_dir(tmp_path / "damaged", {"t": [[]]})
+    log = tmp_path / "damaged" / "t-0" / f"{0:020}.log"
+    log.write_bytes(b"".join(sets))
+    owned = opened(tmp_path / "new")
+    owned.create_topic("t", 1)
+    result = salvage(snapshot_of(tmp_path / "damaged"), owned.log(TP), compacted=False)
+    assert owned.close().clean
+    assert (result.batches, result.log_end_offset) == (3, 9)
+    assert [(loss.first_offset, loss.last_offset) for loss in result.lost] == [(3, 4)]
+    assert (tmp_path / "new" / "t-0" / log.name).read_bytes() == log.read_bytes()
