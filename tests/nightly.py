@@ -52,6 +52,7 @@ def steps(minutes, seed):
         Step("planted faults", ("-m", "tests.simulation", "--mutations", "--seeds", "2000")),
         Step("hostile directories", ("-m", "tests.hostile", "--minutes", str(minutes))),
         Step("differential", ("-m", "tests.interop", "differential", "--logs", "300", "--damages", "300", *new)),
+        Step("predictions", ("-m", "tests.interop", "predictions", "--rounds", "30", *new)),
         Step("turns", ("-m", "tests.interop", "turns", "--rounds", "20", *new)),
         Step("failovers", ("-m", "tests.interop", "failovers", "--rounds", "9", *new)),
         Step("three nodes", ("-m", "tests.interop", "three_nodes")),

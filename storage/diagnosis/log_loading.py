@@ -37,6 +37,7 @@ _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
 _TXN_INDEX_ENTRY = struct.Struct(">h16xq8x")  # version, last offset
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
 _DELTA_POSITION = 23  # of the last offset delta
+_OLD_ATTRIBUTES, _CODEC = 17, 7  # position of a message's attributes before v2, and the bits of its codec
 _LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 
 
@@ -255,7 +256,7 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
 
 def _end_from(segment: Segment, position: int, offset: int) -> int | None:
     """The end of a log that a broker sees when it looks for `offset` from a position on; None when that fails. It tests
-    neither CRCs nor offsets (LogSegment.readNextOffset, FileLogInputStream.nextBatch)."""
+    neither CRCs nor offsets (LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition)."""
     size, found = segment.size, None
     if position < 0:
         return None
@@ -265,6 +266,9 @@ def _end_from(segment: Segment, position: int, offset: int) -> int | None:
             return None
         if position + LOG_OVERHEAD + length > size:
             break
+        is_old_set = magic < 2 and segment.log.read(position + _OLD_ATTRIBUTES, 1)[0] & _CODEC
+        if found is None and is_old_set and segment.batch_at(position, size, any_offset=True) is None:
+            return None  # it decompresses it for its first offset
         delta = 0 if magic < 2 else int.from_bytes(segment.log.read(position + _DELTA_POSITION, 4), "big", signed=True)
         if found is not None or base + delta >= offset:
             found = base + delta + 1

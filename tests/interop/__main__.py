@@ -10,15 +10,18 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.interop import differential, failovers, three_nodes, turns
+from tests.interop import differential, failovers, predictions, three_nodes, turns
 
-PROGRAMS = {"differential": differential, "turns": turns, "failovers": failovers, "three_nodes": three_nodes}
+PROGRAMS = {
+    "differential": differential, "turns": turns, "failovers": failovers, "three_nodes": three_nodes,
+    "predictions": predictions,
+}  # fmt: skip
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.interop")
     parser.add_argument("program", choices=PROGRAMS)
-    parser.add_argument("--rounds", type=int, default=20, help="of turns and failovers")
+    parser.add_argument("--rounds", type=int, default=20, help="of turns, failovers and predictions")
     parser.add_argument("--ways", default=",".join(three_nodes.WAYS), help="in which three_nodes revives")
     parser.add_argument("--seed", type=int, default=1)
     group = parser.add_argument_group("differential")

@@ -1,0 +1,304 @@
+"""Random damages to a broker's log directory: what `kafkafs doctor` says must be what the broker then does.
+
+    python -m tests.interop.predictions --rounds 20 --seed 5
+    python -m tests.interop.predictions --rounds 20 --seed 5 --record tests/interop/predictions.json
+
+A round copies the directory of a broker that was stopped, or killed, and damages it: one to three damages of any kind,
+or one in each of several partitions, so that one start judges them all. Then doctor speaks, and the broker starts:
+
+- It starts if doctor says so, and only then.
+- Of a partition without a finding consumers get every intact message that its files held, at its offset, and retention
+  removes nothing in the first seconds.
+- A partition that is cut ends where doctor says. One that is set aside is, and one that is created empty is empty.
+
+What a finding `does-not-notice` costs is not compared. `--record` writes what the broker did, for the rounds that
+tests/interop/test_predictions.py repeats without a broker.
+"""
+
+import argparse
+import json
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiokafka import TopicPartition
+
+from storage.format.checksum import crc32c
+from tests.interop.client import Client
+from tests.interop.kafka import BROKER_VERSION, VERSION, Broker, DidNotStart
+from tests.interop.make_doctor import PARTITIONS, make_origin
+from tests.interop.random_damages import ANY, IN_A_PARTITION, Damaged
+from tests.support.commands import run as run_command
+from tests.support.downloads import DOWNLOADS
+from tests.support.fixtures import FIXTURES, copy_log_dir
+
+TOPIC = "p"
+_HEAD = struct.Struct(">qiibIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
+_CONTROL = 0x20
+_WITH_OTHERS = {"log-start-beyond-end", "batch-crc", "retention-early"}  # cuts that leave less below their end
+_MANY = 12  # damaged partitions that one start judges
+
+
+class Patient(Broker):
+    """A broker on existing directories, which are not formatted."""
+
+    def __init__(self, directory, dirs):
+        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))})
+
+    def _format(self):
+        pass
+
+    def is_alive(self):
+        return self._process.poll() is None
+
+
+@dataclass(slots=True)
+class Round:
+    """What was done: `damages` by name, None in place of those that were taken back; what doctor said, and what the
+    broker did. `held`: the offsets of the intact messages of each partition."""
+
+    seed: int
+    number: int
+    state: str
+    damages: list
+    told: dict
+    held: list
+    outcome: dict | None = None
+
+    def recorded(self):
+        """What a repetition without a broker needs, in few bytes."""
+        taken_back = [row for row, name in enumerate(self.damages) if name is None]
+        outcome = {name: value for name, value in self.outcome.items() if name != "log"}
+        return {"seed": self.seed, "round": self.number, "taken_back": taken_back, "outcome": outcome}
+
+
+def intact_offsets(directory):
+    """The offsets of the messages in all whole batches of a partition's files whose CRCs are right."""
+    found = set()
+    for log in sorted(directory.glob("[0-9]*.log")) if directory.is_dir() else ():
+        data = log.read_bytes() if log.is_file() else b""
+        position = 0
+        while position + 61 <= len(data):
+            base, length, _, magic, crc, attributes, delta = _HEAD.unpack_from(data, position)
+            end = position + 12 + length
+            if magic != 2 or length < 49 or end > len(data):
+                break
+            if crc32c(data[position + 21 : end]) == crc and not attributes & _CONTROL:
+                found.update(range(base, base + delta + 1))
+            position = end
+    return found
+
+
+def _held(logs, name):
+    """What a partition's directory holds; where it has none, what was being moved in its place does."""
+    places = [logs / name] if (logs / name).is_dir() else logs.glob(f"{name}.*-future")
+    return set().union(*map(intact_offsets, places))
+
+
+def damaged(origin, place, dice, taken_back=None):
+    """A damaged copy of a directory: its state and path, and the names of the damages. `taken_back`: those that would
+    keep the broker from starting, and hide what becomes of the others; doctor decides where it is None."""
+    state = dice.choice(sorted(origin))
+    logs = copy_log_dir(origin[state], place / "logs")
+    names = []
+    if dice.random() < 0.3:
+        for _ in range(dice.randrange(1, 4)):
+            names.append(_damage(ANY, Damaged(logs, TOPIC, dice.randrange(PARTITIONS), origin, dice), dice))
+    else:
+        for row, number in enumerate(dice.sample(range(PARTITIONS), _MANY)):
+            saved = shutil.copytree(logs / f"{TOPIC}-{number}", place / "saved", symlinks=True)
+            name = _damage(IN_A_PARTITION, Damaged(logs, TOPIC, number, origin, dice), dice)
+            is_fatal = not doctor(logs)["starts"] if taken_back is None else row in taken_back
+            names.append(None if is_fatal else name)
+            if is_fatal:
+                for other in logs.glob(f"{TOPIC}-{number}.*"):
+                    shutil.rmtree(other)
+                shutil.rmtree(logs / f"{TOPIC}-{number}", ignore_errors=True)
+                shutil.copytree(saved, logs / f"{TOPIC}-{number}")
+            shutil.rmtree(saved)
+    return state, logs, names
+
+
+def _damage(kinds, target, dice):
+    name = dice.choice(sorted(kinds))
+    with suppress(OSError):  # what it wanted to change is gone
+        kinds[name](target)
+    return f"{name} {TOPIC}-{target.number}" if name in IN_A_PARTITION else name
+
+
+def doctor(logs):
+    """What doctor says, as JSON; AssertionError where it fails to say something."""
+    result = run_command("doctor", logs, "--json")
+    assert result.exit_code in (0, 1), f"doctor ends with exit code {result.exit_code}: {result.stderr}"
+    return json.loads(result.stdout)
+
+
+def begun(origin, place, seed, number, taken_back=None):
+    """The directory of a round before its broker starts, and the round: the same for a seed and a number."""
+    state, logs, names = damaged(origin, place, random.Random(f"{seed} {number}"), taken_back)
+    held = [_held(logs, f"{TOPIC}-{partition}") for partition in range(PARTITIONS)]
+    return logs, Round(seed, number, state, names, doctor(logs), held)
+
+
+def observed(logs, place):
+    """What the broker does with a directory: whether it starts; of each partition where it begins and ends, and the
+    ranges of offsets that a consumer gets, with its error; the directories that are set aside."""
+    before = set(logs.glob("*-stray"))
+    with Patient(place / "broker", [logs]) as broker:
+        try:
+            client = Client(broker.start().address)
+        except DidNotStart:
+            lines = broker.log_since_start().splitlines()
+            return {
+                "starts": False,
+                "log": [
+                    line[:300] for line in lines if (" ERROR " in line or "Exception" in line) and "\tat " not in line
+                ],
+            }
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(lambda number: _consumed(broker.address, number), range(PARTITIONS)))
+        led = [TopicPartition(TOPIC, number) for number in range(PARTITIONS) if found[number]["error"] == ""]
+
+        async def ends(consumer):
+            return await consumer.beginning_offsets(led), await consumer.end_offsets(led)
+
+        if led and broker.is_alive():
+            starts, ends_of = client.with_consumer(ends)
+            for tp in led:
+                found[tp.partition] |= {"start": starts[tp], "end": ends_of[tp]}
+        strays = sorted(path.name.partition(".")[0] for path in set(logs.glob("*-stray")) - before)
+        return {"starts": broker.is_alive(), "partitions": found, "strays": strays}
+
+
+def _consumed(address, number):
+    command = ["kcat", "-b", address, "-C", "-t", TOPIC, "-p", str(number), "-o", "beginning", "-e", "-q", "-f", "%o\n",
+               "-X", "check.crcs=true", "-X", "isolation.level=read_uncommitted", "-m", "20"]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=25, check=False)
+    except subprocess.TimeoutExpired as error:
+        return {"offsets": _ranges(error.stdout or b""), "error": "no end"}
+    return {"offsets": _ranges(done.stdout), "error": "".join(done.stderr.strip().splitlines()[-1:])[:200]}
+
+
+def _ranges(printed):
+    """Offsets, one a line, as [first, last] in the order in which they were given."""
+    ranges = []
+    for offset in map(int, printed.split()):
+        if ranges and offset == ranges[-1][1] + 1:
+            ranges[-1][1] = offset
+        else:
+            ranges.append([offset, offset])
+    return ranges
+
+
+def disagreements(one):
+    """Where the broker did something else than doctor said."""
+    outcome, told = one.outcome, one.told
+    if outcome["starts"] != told["starts"]:
+        yield f"starts: doctor {told['starts']}, the broker {outcome['starts']}: {outcome.get('log', ())[-6:]}"
+        return
+    if not outcome["starts"]:
+        return
+    general = [found for found in told["findings"] if found["topic"] is None]
+    for number, seen in enumerate(outcome["partitions"]):
+        own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
+        yield from _of_partition(number, [*own, *general], seen, one.held[number], outcome["strays"])
+
+
+def _of_partition(number, findings, seen, held, strays):
+    place = f"{TOPIC}-{number}"
+    reactions = {found["reaction"] for found in findings}
+    served = {offset for first, last in seen["offsets"] for offset in range(first, last + 1)}
+    if not findings:
+        if seen["error"]:
+            yield f"{place}: no finding, and a consumer gets {seen['error']}"
+        elif lost := held - served:
+            yield f"{place}: no finding, and {len(lost)} messages are not served, {min(lost)} to {max(lost)}"
+        elif more := served - held:
+            yield f"{place}: no finding, and messages that are not there: {sorted(more)[:9]}"
+    elif reactions == {"cuts"} and len(findings) == 1 and not seen["error"]:
+        end = findings[0]["log_end_offset"] or seen["end"]
+        if seen["end"] != end:
+            yield f"{place}: {findings[0]['name']}: doctor cuts at {end}, the broker at {seen['end']}"
+        elif findings[0]["name"] not in _WITH_OTHERS and (lost := {at for at in held if at < end} - served):
+            yield f"{place}: {findings[0]['name']}: cut at {end}, and {len(lost)} messages below are not served"
+    aside = any((found["reaction"], found["partition"]) == ("sets-aside", number) for found in findings)
+    if aside and place not in strays:
+        yield f"{place}: doctor sets it aside, the broker does not"
+    if "sets-aside" not in reactions and place in strays:
+        yield f"{place}: the broker sets it aside, doctor does not"
+    if "creates-empty" in reactions and served and not aside:
+        yield f"{place}: doctor says it is empty, and {len(served)} messages are served"
+
+
+def origin():
+    """The directories of a broker of this release, after a clean stop and after a kill: made once."""
+    if BROKER_VERSION == VERSION:
+        return {name: FIXTURES / "doctor" / name for name in ("clean", "killed")}
+    place = DOWNLOADS / f"predictions-{BROKER_VERSION}"
+    if not place.exists():
+        with tempfile.TemporaryDirectory(dir=place.parent) as temporary:
+            for name, source in make_origin(Path(temporary)).items():
+                shutil.copytree(source, Path(temporary) / "kept" / name, ignore=shutil.ignore_patterns(".lock"))
+            (Path(temporary) / "kept").rename(place)
+    return {path.name: path for path in place.iterdir()}
+
+
+def run(directory, *, rounds, seed, first=0, record=None, **_):
+    """Lines about the rounds from `first` on; AssertionError at the end where one disagreed."""
+    counts, records, sources = Counter(), [], origin()
+    for number in range(first, first + rounds):
+        with tempfile.TemporaryDirectory(dir=directory) as place:
+            try:
+                logs, one = begun(sources, Path(place), seed, number)
+                one.outcome = observed(logs, Path(place))
+                different = list(disagreements(one))
+            except AssertionError as error:
+                counts["failed"] += 1
+                yield f"DIFFERENT round {number} of seed {seed}: {str(error)[-1500:]}"
+                continue
+        counts["starts" if one.outcome["starts"] else "no start"] += 1
+        counts["disagreements"] += len(different)
+        yield f"round {number}: {one.state}: {', '.join(filter(None, one.damages))}"
+        for text in different:
+            yield f"DIFFERENT round {number} of seed {seed}: {text}"
+        if different:
+            said = [(found["name"], found["reaction"], found["partition"], found["log_end_offset"]) for found in
+                    one.told["findings"]]  # fmt: skip
+            yield f"    doctor: {said}"
+        else:
+            records.append(one.recorded())
+    if record is not None:
+        lines = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in records)
+        record.write_text(f"[\n{lines}\n]\n")
+    yield f"{rounds} rounds: {dict(counts)}"
+    assert not counts["failed"] + counts["disagreements"], "doctor and the broker disagree"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.predictions", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first round")
+    parser.add_argument("--record", type=Path, help="write the outcomes of the rounds that agree")
+    chosen = vars(parser.parse_args())
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            for line in run(Path(directory), **chosen):
+                sys.stdout.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+                sys.stdout.flush()
+        except AssertionError as error:
+            sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()
