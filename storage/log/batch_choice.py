@@ -132,7 +132,7 @@ class BatchChoice:
 
     def runs(self) -> list[tuple[IntactBatches, Run]]:
         """The batches in the order of their offsets, in runs."""
-        split = any(not follows for follows in _in_order(self.segments))
+        split = len(self.segments) > self.own  # others lie in gaps of the first copy
         runs = ((part, run) for part in self.segments for run in part.kept_runs(split=split))
         return sorted(runs, key=lambda one: int(one[0].base[one[1].first]))
 
@@ -159,16 +159,7 @@ class BatchChoice:
         """Whether this is the first copy as it is."""
         own = self.segments[: self.own]
         is_whole = not self.lost and not self.filled and not any(part.breaks or not part.kept.all() for part in own)
-        return is_whole and all(_in_order(own)) and not any(part.is_misnamed for part in own)
-
-
-def _in_order(parts: Sequence[IntactBatches]) -> Iterator[bool]:
-    """For each segment whether it begins after the ones before it end."""
-    end = -1
-    for part in parts:
-        if part.kept.any():
-            yield int(part.base[part.kept][0]) > end
-            end = max(end, int(part.last[part.kept][-1]))
+        return is_whole and not any(part.is_misnamed for part in own)
 
 
 def choose_batches(
@@ -417,7 +408,7 @@ def _leave_out_fewest(parts: Sequence[IntactBatches]) -> None:
     """
     base = np.concatenate([part.base[part.kept] for part in parts]) if parts else np.empty(0, np.int64)
     last = np.concatenate([part.last[part.kept] for part in parts]) if parts else base
-    if (base[1:] > last[:-1]).all() or (len(parts) > 1 and _interleave(parts)):
+    if (base[1:] > last[:-1]).all():
         return
     ends: list[int] = []
     end_rows: list[int] = []
@@ -441,12 +432,6 @@ def _leave_out_fewest(parts: Sequence[IntactBatches]) -> None:
         rows = np.flatnonzero(part.kept)
         part.kept[rows] = kept[at : at + len(rows)]
         at += len(rows)
-
-
-def _interleave(parts: Sequence[IntactBatches]) -> bool:
-    """Whether the batches ascend once they are sorted: a segment lies in a gap of another one."""
-    base, last = _Chosen(parts).base, _Chosen(parts).last
-    return bool((base[1:] > last[:-1]).all())
 
 
 # Among copies
@@ -596,34 +581,7 @@ def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> 
     elif copy.reached > expected:
         path, reason = copy.directory.parent / names.REPLICATION_CHECKPOINT, f"the log had reached offset {copy.reached}"
         lost.append(LostOffsets(expected, copy.reached - 1, (UncopiedBytes(path, 0, 0, reason),)))
-    return _without(lost, [OffsetRange(int(base), int(last) + 1) for base, last in _spans(parts)])
-
-
-def _spans(parts: Sequence[IntactBatches]) -> Iterator[tuple[int, int]]:
-    """Contiguous offsets of the kept batches, if segments lie in gaps of others; otherwise there is nothing to do."""
-    if all(_in_order(parts)):
-        return
-    chosen = _Chosen(parts)
-    begins = np.flatnonzero(np.append(True, chosen.base[1:] > chosen.last[:-1] + 1))
-    ends = np.append(begins[1:], len(chosen.base)) - 1
-    yield from zip(chosen.base[begins].tolist(), chosen.last[ends].tolist(), strict=True)
-
-
-def _without(lost: Iterable[LostOffsets], ranges: Sequence[OffsetRange]) -> list[LostOffsets]:
-    """What is lost apart from these ranges."""
-    left = list(lost)
-    for held in ranges:
-        before, left = left, []
-        for one in before:
-            begin, end = one.first_offset, MAX_OFFSET if one.last_offset is None else one.last_offset + 1
-            if begin is None or end <= held.start or begin >= held.end:
-                left.append(one)
-                continue
-            if begin < held.start:
-                left.append(replace(one, last_offset=held.start - 1))
-            if end > held.end:
-                left.append(replace(one, first_offset=held.end))
-    return left
+    return lost
 
 
 def _rows_after_a_gap(
