@@ -35,7 +35,7 @@ from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.intact_batches import UNDECIDED, Flags, Int64s, IntactBatches, Run, UncopiedBytes
-from storage.log.reader import find_batch
+from storage.log.reader import find_batch, last_batch
 from storage.log.same_batches import same_batches
 from storage.log.scanning import last_offset_before
 from storage.log.segment import Segment
@@ -268,6 +268,11 @@ def _follow_one_another(copy: LogCopy, *, compacted: bool) -> bool:
     segments, created_ns = copy.snapshot.segments, copy.created_ns()
     if copy.snapshot.remote_offsets is not None:
         return True
+    last_one = None if compacted else last_batch(copy.snapshot)
+    if last_one is not None and last_one.base_offset[0] >= 0:
+        before = last_offset_before(copy.snapshot, segments[-1], int(last_one.position[0]))
+        if before is None or (last_one.position[0] and before + 1 != int(last_one.base_offset[0])):
+            return False
     written = [] if created_ns is None else [one.log.stat().st_mtime_ns >= created_ns for one in segments]
     if written != sorted(written):
         return False
@@ -317,6 +322,11 @@ def _settle(
                 _decide(earlier, part, copy.snapshot.epochs, others, compacted=compacted)
         _compare_times(before, part, reach, -1 if created_ns is None else created_ns, compacted=compacted)
     _leave_out_fewest(parts)
+    for part in () if compacted else parts:
+        rows = np.flatnonzero(part.kept)[-2:]
+        if len(rows) == 2 and part.base[rows[1]] > part.last[rows[0]] + 1 and part.position[rows[1]] == part.end[rows[0]]:
+            reason = f"{UNDECIDED}offsets are missing before the last batch, but no bytes: its offset may be wrong"
+            part.leave_out(np.arange(len(part.kept)) == rows[1], reason)
 
 
 def _compare_times(

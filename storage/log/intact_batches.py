@@ -84,7 +84,7 @@ class IntactBatches:
         except TierUnavailable as error:
             self.unavailable = f"{error.what}: {error.found}"
         self.table = BatchTable.concat(parts)
-        self.position, self.size = self.table.position, self.table.size
+        self.position, self.size, self.end = self.table.position, self.table.size, self.table.end
         self.base, self.last = self.table.base_offset, self.table.last_offset
         self.repaired = np.zeros(seen, np.bool_)
         self.repaired[repaired] = True
@@ -116,20 +116,19 @@ class IntactBatches:
     def kept_runs(self, *, split: bool = False) -> Iterator[Run]:
         """The batches that are kept, in parts of about a megabyte. `split`: of each, the offsets have no gaps."""
         rows = np.flatnonzero(self.kept)
-        ends = self.position + self.size
         first = 0
         for at in range(1, len(rows) + 1):
             row, start = rows[at - 1], rows[first]
             if (
                 at == len(rows)
-                or self.position[rows[at]] != ends[row]
-                or ends[rows[at]] - self.position[start] > _WINDOW
+                or self.position[rows[at]] != self.end[row]
+                or self.end[rows[at]] - self.position[start] > _WINDOW
                 or self.repaired[row]
                 or self.repaired[rows[at]]
                 or (split and self.base[rows[at]] > self.last[row] + 1)
             ):
                 begin = int(self.position[start])
-                yield Run(int(start), int(row) + 1, begin, int(ends[row]) - begin)
+                yield Run(int(start), int(row) + 1, begin, int(self.end[row]) - begin)
                 first = at
 
     def read(self, run: Run) -> tuple[memoryview | LargeBatch, BatchTable | None]:
@@ -156,7 +155,7 @@ class IntactBatches:
             if self.is_unexplained[row]:
                 damages.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
         if self.unavailable is not None:
-            end = max([0, *(one.end for one in damages), *(self.position + self.size).tolist()])
+            end = max([0, *(one.end for one in damages), *self.end.tolist()])
             damages.append(UncopiedBytes(path, end, self.segment.size, self.unavailable))
         return sorted(damages, key=lambda one: one.position)
 

@@ -304,10 +304,12 @@ def _wrong_row(data: memoryview, origin: int, table: BatchTable, row: int, last_
         return row
     if verify_crcs(data, table, row - 1, row, origin) is not None:
         return row - 1
-    if row + 1 >= table.rows:
-        return row
     base, last = table.base_offset.tolist(), table.last_offset.tolist()
     two_before = last[row - 2] if row > 1 else last_offset
+    if row + 1 >= table.rows:
+        width = last[row - 1] - base[row - 1] + 1
+        fits_between = base[row - 1] != two_before + 1 == base[row] - width
+        return row - 1 if fits_between else row
     if not two_before < base[row] or not last[row] < last[row + 1]:
         return row
     outvoted = last[row + 1] <= last[row - 1]
