@@ -234,7 +234,7 @@ def test_the_examples_of_the_readme(tmp_path):
                     ["bash", "-c", typed], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120,
                 )  # fmt: skip
-                printed = re.sub(r"^kafkafs: the log of this mount goes nowhere.*\n", "", done.stdout)  # without a syslog
+                printed = re.sub(r"^kafkafs: the log of this mount goes nowhere.*\n", "", done.stdout)
                 assert (done.returncode, printed) == (0, shown), command
         finally:
             if tmp_path / "mnt" in kafkafs_mounts():
