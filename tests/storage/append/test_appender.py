@@ -122,6 +122,22 @@ def test_limits(owned):
     assert "segment.bytes = 1000" in str(appended(owned, [Record(None, b"x" * 1000)]).error)
 
 
+def test_limits_of_message_sets(owned):
+    """To the byte as stored; before they are compressed, keys and values are not more than that either."""
+    config = {"compression_type": "gzip", "max_message_bytes": "5000", "message_format_version": "0.10.0"}
+    assert appended(owned, [Record(b"k" * 40, b"x" * 60)] * 100, **config).error is None
+    assert headers_of(owned).last_offset.tolist() == [49, 99]
+    size = int(headers_of(owned).size[1])
+    again = [Record(b"k" * 40, b"x" * 60)] * 50
+    assert appended(owned, again, max_message_bytes="5000").error is None
+    assert headers_of(owned).size.tolist()[2:] == [size]
+    single = [Record(None, b"x" * 50)]
+    assert appended(owned, single, compression_type="uncompressed").error is None
+    size = int(headers_of(owned).size[-1])
+    assert appended(owned, single, max_message_bytes=str(size)).error is None
+    assert isinstance(appended(owned, single, max_message_bytes=str(size - 1)).error, RecordTooLarge)
+
+
 def test_what_a_topic_does_not_take(owned):
     records = [Record(b"k", b"v"), Record(b"k", b"w", ((b"h", b"x"),))]
     outcome = appended(owned, records, message_format_version="0.10.0")  # which has no headers
