@@ -152,6 +152,18 @@ def test_what_is_not_stable_is_unknown_to_read_committed(tmp_path):
     late = START_MS + 3000
     assert offset_for_timestamp(snapshot, late) == TimestampOffset(late, 3)
     assert offset_for_timestamp(snapshot, late, Isolation.READ_COMMITTED) is None
+    first_unstable, last_stable = (TimestampOffset(START_MS + 1000 * number, number) for number in (2, 1))
+    assert offset_for_timestamp(snapshot, first_unstable.timestamp) == first_unstable
+    assert offset_for_timestamp(snapshot, first_unstable.timestamp, Isolation.READ_COMMITTED) is None
+    assert offset_for_timestamp(snapshot, last_stable.timestamp, Isolation.READ_COMMITTED) == last_stable
+
+
+def test_damage_below_the_log_start_hides_nothing(tmp_path):
+    items = [Batch(many(1)) for _ in range(6)]
+    partition = build_log_dir(tmp_path, {"t": [Partition(items, index_interval_bytes=1)]})["t", 0]
+    overwrite(partition.path / f"{0:020}.log", partition.batches[1].position + 8, bytes(4))
+    snapshot = open_log(partition.path, log_start=4).snapshot()
+    assert offset_for_timestamp(snapshot, START_MS) == TimestampOffset(START_MS + 4000, 4)
 
 
 def test_messages_without_timestamps_and_logs_without_messages(tmp_path):
