@@ -66,7 +66,8 @@ def file_sink(spark, given):
     register(spark)
 
     def run():
-        frame = spark.readStream.format("kafkafs").option("subscribe", given["topic"]).load(given["log_dir"])
+        frame = spark.readStream.format("kafkafs").options(subscribe=given["topic"], startingOffsets="earliest")
+        frame = frame.load(given["log_dir"])
         writer = frame.withColumn("day", functions.to_date("timestamp")).writeStream.format("parquet")
         writer = writer.option("checkpointLocation", f"{given['target']}/_checkpoint").partitionBy("topic", "day")
         writer.trigger(availableNow=True).start(given["target"]).awaitTermination()
