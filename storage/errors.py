@@ -109,6 +109,11 @@ class SegmentGone(OffsetOutOfRange):
     """The file that held these messages was removed by retention, compaction or truncation."""
 
 
+class LogTruncated(StorageError):
+    """The log that was read has lost messages at its end, or is gone; others may have their offsets by now (Kafka's
+    LogTruncationException)."""
+
+
 class RecordTooLarge(StorageError):
     """A batch above max.message.bytes or segment.bytes (Kafka's RecordTooLargeException)."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kafkafs.reading.unmounted import read_with_key
 from storage.errors import SegmentGone, UnknownTopicOrPartition
+from storage.log.lineage import kept_end
 from storage.log.rereads import Rereads
 from storage.types import Isolation, OffsetRange
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from storage.format.block import BatchDamage, RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.log_dir import LogDir
+    from storage.log.snapshot import LogSnapshot
     from storage.types import TopicPartition
 
 
@@ -62,6 +64,7 @@ def read_split(
     raised.
     """
     position, end, rereads = split.start_offset, split.end_offset, Rereads()
+    before: LogSnapshot | None = None
     while position < end:
         log_dir.refresh()
         try:
@@ -73,6 +76,10 @@ def read_split(
         if planned is not None and found is not None and not planned.may_be_seen_elsewhere_as(found):
             on_loss(split.tp, OffsetRange(position, end), "the topic was deleted and created again after planning")
             return
+        if before is not None and position > split.start_offset and kept_end(before, snapshot, position) != position:
+            on_loss(split.tp, OffsetRange(position, end), "the log was truncated while it was read")
+            return
+        before = snapshot
         if position < snapshot.log_start_offset:
             lost = OffsetRange(position, min(snapshot.log_start_offset, end))
             on_loss(split.tp, lost, snapshot.why_not_earlier)

@@ -54,7 +54,7 @@ def log_lines(output: Output, path: Path, raw: bool | None) -> bool:
         log_end_offset=MAX_OFFSET,
         active_end=segment.size,
         active_size=segment.size,
-        cuts=(),
+        generation=0,
         transactions=Transactions(path.parent),
     )
     dumped = _Dumped(output, path, raw=raw)

@@ -22,6 +22,7 @@ _log = logging.getLogger(__name__)
 # The first class that matches decides, so subclasses come before their bases.
 _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.OffsetOutOfRange, errno.ERANGE),
+    (errors.LogTruncated, errno.ESTALE),
     (errors.CorruptData, errno.EIO),
     (errors.UnsupportedFormat, errno.EPROTO),
     (errors.RecordTooLarge, errno.EMSGSIZE),

@@ -3,8 +3,8 @@
 Under read_committed it depends on more than the segment: markers in it or in later segments decide which batches show,
 and the last stable offset decides up to where. Both only move forward until a truncation removes markers. So an extent
 belongs to an epoch, the generation of the snapshots that it is measured for, and it records the last marker that
-decided about it. In the next epoch it has a successor with the part that is still right: all of it, while that marker's
-segment is in the log. For a reader of all messages none of this matters; it has one epoch.
+decided about it, by which a later mount knows whether it is still right. For a reader of all messages none of this
+matters; it has one epoch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from kafkafs.reading.selection import MessageFilter
 from kafkafs.reading.workbench import Rendition, Skips, Workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
 from storage.format.batches import BatchTable, claimed_times
-from storage.log import lineage
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import SpanDamage, Window, scan_batches
 from storage.log.segment import Segment
@@ -327,24 +326,6 @@ class Extent:
         if not self.pieces.is_damaged or measured is None or measured[1] != self.segment.size:
             return False
         return measured[0] != self.segment.changed_ns()
-
-    def successor(self, snapshot: LogSnapshot) -> Extent | None:
-        """The extent that replaces this one in the snapshot's epoch, if its segment is in the log. Threads that have an
-        older snapshot may continue to measure this one.
-
-        None if a marker was cut off that decided about its messages, perhaps about some that another view has measured.
-        """
-        if self.rendition.isolation is not Isolation.READ_COMMITTED:
-            return self
-        with self._lock:
-            pieces, decider, before = self.pieces, self.decider, self.task.snapshot
-        if decider is not None and decider.offset >= lineage.agreed_end(before, snapshot):
-            return None
-        extent = Extent(self.segment, self.rendition, self.wanted, pieces.start, pieces, decider)
-        extent.kept = self.kept
-        extent._measured = self._measured
-        extent._task, _ = _task(snapshot, self.segment, self.rendition, self.wanted)
-        return extent
 
     @property
     def task(self) -> SegmentTask:

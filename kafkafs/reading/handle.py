@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from kafkafs.reading.layout import Layout
 from kafkafs.reading.state import ViewState
-from storage.errors import SegmentGone, StorageError
+from storage.errors import LogTruncated, SegmentGone, StorageError, UnknownTopicOrPartition
 
 _LEAST_BUFFER = 128 << 10
 
@@ -147,11 +147,9 @@ class SyncHandle(BytesHandle):
 # One open handle of a range's file: which layout its reads use, and when they must fail.
 #
 # A handle shows the messages of one history of the log. Retention and compaction do not change positions. A truncation
-# removes bytes, and others take their place: a reader that has read some of the removed bytes, and continues where it
-# stopped, would take the new ones for their continuation. So it is an error to continue behind the position up to which
-# the view was not changed (growth.py); storage.log.lineage says how a truncation is known. A reader that moves
-# elsewhere starts again. A handle in the page cache does not need this: it has the layout of its open, or an error. A
-# log whose topic was made again no longer answers (ReadOnlyLog), so the reads of its handles fail too.
+# ends it: others may have the offsets of what it has shown (storage.log.lineage says how that is known). A handle in
+# the page cache has the layout of its open, or an error. A log whose topic was removed, or made again, no longer
+# answers (ReadOnlyLog), so that its handles end too.
 
 LOOK_S = 0.1  # how long a reader assumes that the log still has the files it reads from
 
@@ -185,8 +183,6 @@ class OpenView:
         self._content = content
         # of one reader
         self._seen = layout
-        self._cuts = self.cuts
-        self._next = 0  # where the last read ended
         self._is_open = True
 
     @property
@@ -194,35 +190,29 @@ class OpenView:
         return self._is_open
 
     @property
-    def cuts(self) -> int:
-        """How many truncations have removed something from the view, as of the last look."""
-        return len(self.positions.shown.cuts)
-
-    @property
     def size(self) -> int:
-        return self._state.glance_at(self.positions).size if self._own is None else self._own.size
+        """LogTruncated."""
+        if self._own is not None:
+            return self._own.size
+        with _ended_by_removal():
+            return self._state.glance_at(self.positions).size
 
     def layout_to_read(self, offset: int, size: int) -> Layout:
-        """The layout to answer a read from. SegmentGone when the handle's place in it is gone."""
+        """The layout to answer a read from. LogTruncated; SegmentGone when the handle's place in it is gone."""
         positions = self.positions
         if offset + size > positions.layout.size or self._state.is_older_than(positions, LOOK_S):
-            self._state.follow(positions)
-        shown = positions.shown  # once: its layout and its cuts belong together
-        layout = shown.layout
-        cuts = shown.cuts[self._cuts :]
-        if cuts and self._own is None:
-            if offset == self._next > min(cuts):
-                raise _gone()
-            self._cuts = len(shown.cuts)
+            self.look()
+        layout = positions.layout
         if self._own is not None and layout is not self._seen:
             if layout.runs != self._own.runs:
-                raise _gone()
+                raise SegmentGone("what this file showed has changed", advice="Open it again")
             self._seen = layout
         return layout
 
-    def gave(self, end: int) -> None:
-        """Must be called with each answer: the position where it ended."""
-        self._next = end
+    def look(self) -> None:
+        """Looks at the log as it is now. LogTruncated."""
+        with _ended_by_removal():
+            self._state.follow(self.positions)
 
     def close(self) -> None:
         if self._is_open:
@@ -244,10 +234,6 @@ class ViewHandle(CopyingHandle):
     def size(self) -> int:
         return self._view.size
 
-    @property
-    def cuts(self) -> int:
-        return self._view.cuts
-
     def close(self) -> None:
         self._view.close()
 
@@ -260,12 +246,12 @@ class ViewHandle(CopyingHandle):
             try:
                 count, expected = self._copy(layout, position, end, target)
             except StorageError:
+                self._view.look()  # what looks like damage, or is gone, may have been truncated
                 # Up to the damage; the next read reports it. Not in the page cache: see Handle.direct_io.
                 if position > offset and self.direct_io:
                     return position - offset
                 raise
             position += count
-            self._view.gave(position)
             if count < expected and self.direct_io:
                 return position - offset
         self._after_read(layout, offset, position)
@@ -280,11 +266,15 @@ class ViewHandle(CopyingHandle):
         """Called when a read from `offset` to `position` ended neither at damage nor early."""
 
 
-def _gone() -> SegmentGone:
-    return SegmentGone(
-        "the log was truncated while this file was open: the bytes read last are no longer in it",
-        advice="Read it from the beginning",
-    )
+@contextmanager
+def _ended_by_removal() -> Iterator[None]:
+    try:
+        yield
+    except UnknownTopicOrPartition as error:
+        raise LogTruncated(
+            "the topic of this file was removed while it was open, or created again",
+            path=error.path, advice="Open it again",
+        ) from None  # fmt: skip
 
 
 # One file made of several partitions' views: what each has when the file is opened, one after the other, and then what
@@ -314,10 +304,7 @@ def open_all(opens: Iterable[Callable[[], ViewHandle]]) -> list[ViewHandle]:
 
 
 class JoinedHandle(CopyingHandle):
-    """An open file that continues over the views of `parts`, which it closes. Reads may come from several threads.
-
-    When one of the logs is truncated, positions no longer mean what they did: reading is SegmentGone from then on.
-    """
+    """An open file that continues over the views of `parts`, which it closes. Reads may come from several threads."""
 
     direct_io = True
     keep_cache = False
@@ -329,7 +316,6 @@ class JoinedHandle(CopyingHandle):
         # replaced as a whole, guarded by the lock for writing
         self._lock = threading.Lock()
         self._parts: tuple[ViewHandle, ...] = ()
-        self._cuts: tuple[int, ...] = ()
         self._stretches: tuple[_Stretch, ...] = ()
         self._covered: list[int] = []
         self._add_locked(parts)
@@ -342,7 +328,6 @@ class JoinedHandle(CopyingHandle):
         stretches = self._stretches
         if offset + size > self._end(stretches):
             stretches = self._grow()
-        self._check()
 
         def part_at(position: int) -> tuple[Handle, int, int]:
             stretch = stretches[bisect_right(stretches, position, key=lambda stretch: stretch.start) - 1]
@@ -356,8 +341,7 @@ class JoinedHandle(CopyingHandle):
 
     def _grow(self) -> tuple[_Stretch, ...]:
         """Adds what has been appended to the parts."""
-        with self._lock:
-            self._check()
+        with self._lock, _ended_by_removal():
             stretches = list(self._stretches)
             self._add_locked(self._added())
             for number, part in enumerate(self._parts):
@@ -375,18 +359,8 @@ class JoinedHandle(CopyingHandle):
             return self._stretches
 
     def _add_locked(self, parts: Sequence[ViewHandle]) -> None:
-        self._cuts += tuple(part.cuts for part in parts)
         self._covered += [0] * len(parts)
         self._parts += tuple(parts)
-
-    def _check(self) -> None:
-        cuts_then = self._cuts
-        for part, cuts in zip(self._parts, cuts_then, strict=False):
-            if part.cuts != cuts:
-                raise SegmentGone(
-                    "a partition was truncated while this file was open: its messages may have moved",
-                    advice="Open it again",
-                )
 
     @staticmethod
     def _end(stretches: Sequence[_Stretch]) -> int:

@@ -128,13 +128,6 @@ class Pieces:
         """The rendered position where the piece `row` begins; the whole size for the row after the last."""
         return int(self.columns[END, row] - self.columns[SIZE, row]) if row < len(self) else self.size
 
-    def records_between(self, start: int, end: int) -> int | None:
-        """Messages in the pieces between these rendered positions; None if the last position is within a piece."""
-        last = self.row_at(end)
-        if start < end and self.rendered_start(last) != end:
-            return None
-        return int(self.columns[RECORDS, self.row_at(start) : last].sum())
-
     @property
     def greatest_timestamp(self) -> int:
         """-1 when no message has one."""

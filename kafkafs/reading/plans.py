@@ -8,7 +8,7 @@ others are measured again through a filter.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Protocol
 
@@ -56,13 +56,6 @@ class Plan(Protocol):
         """Adds the runs of a span after `runs`, or extends the last one. Returns the greatest timestamp in them, -1 if
         unknown. `grows`: the view will continue at the span's end. If it raises (Raced too), discard `runs`."""
 
-    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Runs that a truncation has left unchanged, for the log as it is after it; those before the first that has to
-        be measured again. None of them is extended later."""
-
-    def count(self, runs: Sequence[Run]) -> int | None:
-        """The number of messages in these runs; None where they do not say."""
-
     def is_outdated(self) -> bool:
         """Whether a plan made now would show the same messages otherwise. What is open keeps its plan."""
 
@@ -82,30 +75,6 @@ class RenderedPlan:
     def __init__(self, index: ViewIndex, rendition: Rendition) -> None:
         self._index = index
         self._rendition = rendition
-
-    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """Runs of segments that the log no longer lists stay, with their decisions about transactions."""
-        listed = set(snapshot.segments)
-        kept: list[Run] = []
-        for run in runs:
-            extent = run.extent
-            if extent is not None and run.segment in listed:
-                extent = extent.successor(snapshot)
-                if extent is None:
-                    break
-            kept.append(run._replace(extent=extent, file_end=-1))
-        return tuple(kept)
-
-    def count(self, runs: Sequence[Run]) -> int | None:
-        """None too where a run ends within a piece that another view has extended."""
-        total = 0
-        for run in runs:
-            end = run.source_start + run.end - run.start
-            count = None if run.extent is None else run.extent.pieces.records_between(run.source_start, end)
-            if count is None:
-                return None
-            total += count
-        return total
 
     def is_outdated(self) -> bool:
         return self._rendition.is_outdated()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -29,12 +28,6 @@ class RawPlan:
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         add_bytes(runs, span.segment, span.start, span.end)
         return NO_TIMESTAMP
-
-    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        return tuple(runs)
-
-    def count(self, runs: Sequence[Run]) -> int | None:
-        return None
 
     def is_outdated(self) -> bool:
         return False

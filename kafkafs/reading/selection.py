@@ -11,10 +11,8 @@ import numpy as np
 
 from kafkafs.reading import key_kernel
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
-from storage.log import lineage
 from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.greatest_timestamp import may_reach, position_for_timestamp
-from storage.log.isolation import stable_offset_before
 from storage.types import MAX_OFFSET, NO_TIMESTAMP, Isolation, TimeRange
 
 if TYPE_CHECKING:
@@ -207,21 +205,6 @@ def _start_in_segment(snapshot: LogSnapshot, segment: Segment, start_ms: int) ->
     batch = segment.batch_at(position, snapshot.end_position(segment)) if position > 0 else None
     # The header of a compressed message in an old format does not have its first offset (-1).
     return segment.base_offset if batch is None else max(segment.base_offset, int(batch.base_offset[0]))
-
-
-def agreed_end(before: LogSnapshot, snapshot: LogSnapshot, isolation: Isolation) -> int:
-    """The offset (excluded) up to which nothing has changed since the snapshot `before` for a reader.
-
-    For a reader of committed messages this is not where the log was cut: a marker that was cut decided about messages
-    before it, and without it the last stable offset is before them.
-    """
-    agreed = visible_end(snapshot, isolation)
-    if snapshot.generation == before.generation:
-        return agreed
-    cut = lineage.agreed_end(before, snapshot)
-    if isolation is Isolation.READ_COMMITTED:
-        cut = stable_offset_before(snapshot, cut)
-    return min(agreed, cut)
 
 
 # Which records of a block have a key or a header: by columns, with Python objects only for possible matches.

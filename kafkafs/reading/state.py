@@ -1,8 +1,9 @@
 """The state of a range's file: which threads have it open, and from which positions each of them reads.
 
-Positions are fixed while they are held: messages that the log loses keep their bytes, new ones are added at the end
-(growth.py). A later open gets the same positions as long as beginning now would give the same; otherwise it gets new
-ones. So a forgotten `tail -f` does not hide from others what retention has left. The positions of a path, oldest first:
+Positions are fixed while they are held: messages that retention and compaction remove keep their bytes, new ones are
+added at the end (growth.py); a truncation ends them. A later open gets the same positions as long as beginning now
+would give the same; otherwise it gets new ones. So a forgotten `tail -f` does not hide from others what retention has
+left. The positions of a path, oldest first:
 
                  handles   a look at them
     older        some      follows the log; forgotten at the last close
@@ -14,7 +15,8 @@ Every look is based on one immutable value (`Shown`), which is replaced as a who
 that fails has changed nothing.
 
 The kernel has one inode for a path, and fstat asks by path. A stat is answered for its caller: with the size of the
-older positions if the calling thread, its process or a parent holds them, otherwise with what an open now would give.
+older positions if the calling thread, its process or a parent holds them, otherwise, and after a truncation, with what
+an open now would give.
 """
 
 from __future__ import annotations
@@ -162,6 +164,7 @@ class ViewState:
         self.pages = PathPages() if pages is None else pages
         # replaced as a whole, guarded by the lock for writing
         self._positions: tuple[Positions, ...] = ()
+        self._generation = 0  # that the last look has seen
         # guarded by the lock
         self._lock = threading.Lock()
         self._fresh_at: LogSnapshot | None = None  # the last positions are what beginning at this snapshot would give
@@ -204,11 +207,12 @@ class ViewState:
             self._positions = (*(one for one in older if one.owners), last)
 
     def is_older_than(self, positions: Positions, age_s: float) -> bool:
-        """Whether the last look at these positions was longer ago."""
-        return self.clocks.monotonic() - positions.looked > age_s
+        """Whether the last look at these positions was longer ago, or another look has seen a truncation since."""
+        is_ended = positions.shown.snapshot.generation != self._generation
+        return is_ended or self.clocks.monotonic() - positions.looked > age_s
 
     def follow(self, positions: Positions) -> Layout:
-        """The layout of held positions, as of now."""
+        """The layout of held positions, as of now. LogTruncated, UnknownTopicOrPartition."""
         with self._lock:
             return self._look_locked(lambda snapshot: self._follow_locked(positions, snapshot)).layout
 
@@ -243,6 +247,7 @@ class ViewState:
         races, rereads = 0, Rereads()
         while True:
             snapshot = self.log.snapshot()
+            self._generation = snapshot.generation
             try:
                 return look(snapshot)
             except Raced:
@@ -258,13 +263,13 @@ class ViewState:
     def _for_caller_locked(self, snapshot: LogSnapshot) -> Positions:
         """The positions that a stat shows."""
         positions = self._positions
+        held = None
         if positions and positions[-1].shown.plan.is_outdated():
-            # Only an open measures everything anew.
-            return self._follow_locked(self._of_caller() or positions[-1], snapshot)
-        if len(positions) > 1 or (positions and positions[-1].owners and not self._is_fresh_locked(snapshot)):
+            held = self._of_caller() or positions[-1]  # only an open measures everything anew
+        elif len(positions) > 1 or (positions and positions[-1].owners and not self._is_fresh_locked(snapshot)):
             held = self._of_caller()
-            if held is not None:
-                return self._follow_locked(held, snapshot)
+        if held is not None and held.shown.snapshot.generation == snapshot.generation:
+            return self._follow_locked(held, snapshot)
         return self._fresh_locked(snapshot)
 
     def _fresh_locked(self, snapshot: LogSnapshot) -> Positions:

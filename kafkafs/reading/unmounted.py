@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkafs.reading.layout import Cursor, Span, spans_from
-from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection, agreed_end
-from storage.errors import OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
+from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection
+from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
+from storage.log import lineage
 from storage.log.counting import visible_end
 from storage.log.reader import read_blocks, read_range
 from storage.log.rereads import Rereads
@@ -118,11 +119,8 @@ class PartitionReader:
                 self._find_latest(snapshot, self._question.latest_bytes)
             return self._selection
         start = self._selection.start_offset
-        if before is not None and before.generation != snapshot.generation:
-            agreed = max(agreed_end(before, snapshot, self._question.isolation), start)
-            if agreed < self._next:
-                self._say(f"{snapshot.tp} was truncated to {min(snapshot.cuts[before.generation :])}")
-                self._next = agreed
+        if before is not None and before.generation != snapshot.generation and self._next > start:
+            self._go_on_after_truncation(before, snapshot, start)
         if self._next < snapshot.log_start_offset:
             how = "removed" if snapshot.remote_offsets is None else "moved to tiered storage"
             lost = f"messages {self._next} to {snapshot.log_start_offset - 1} of {snapshot.tp} were {how} unread"
@@ -131,6 +129,17 @@ class PartitionReader:
             self._say(lost)
             self._next = snapshot.log_start_offset
         return self._selection
+
+    def _go_on_after_truncation(self, before: LogSnapshot, snapshot: LogSnapshot, start: int) -> None:
+        """Moves the next offset back to where the log still holds what was read. LogTruncated where that is unknown,
+        and if the reader does not follow the log."""
+        kept = lineage.kept_end(before, snapshot, self._next)
+        if kept == self._next and self._latest is None:
+            return
+        if kept is None or not self._follow or self._left is not None:
+            raise LogTruncated(f"{snapshot.tp} was truncated while it was read", advice="Run it again")
+        self._next = max(kept, start)
+        self._say(f"{snapshot.tp} was truncated to {kept}: going on at {self._next}")
 
     def _say(self, text: str) -> None:
         if self._note is not None:

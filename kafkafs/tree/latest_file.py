@@ -6,7 +6,7 @@ otherwise the size that the last open found, and before the first an estimate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from kafkafs.formats import by_name
@@ -26,7 +26,6 @@ from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, LatestPath
 from kafkafs.tree.range_file import estimated_size
 from kafkafs.tree.services import Services
-from storage.errors import SegmentGone
 from storage.latest.latest_records import latest_offsets
 from storage.latest.offset_map import Int64s
 from storage.log.log_dir import LogDir
@@ -38,8 +37,7 @@ from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 # When the file is opened, one scan of the log finds the offsets of the latest messages (`storage.latest`). They are
 # then measured and rendered as the messages of any other view, through a filter of offsets; segments without any of
 # them are not read again, and batches without any are not decoded. Nothing that happens to the log later changes the
-# file: new messages are not in it, and once a truncation has taken messages that it shows, reading it is an error,
-# because those that were the latest before them are not in it.
+# file: new messages are not in it.
 
 Find = Callable[["LogSnapshot"], "Int64s"]
 """The offsets of the latest messages in a snapshot, ascending."""
@@ -53,7 +51,6 @@ class LatestPlan(RenderedPlan):
         super().__init__(index, rendition)
         self._find = find
         self._offsets: Int64s | None = None
-        self._runs = 0
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         """A view that is complete never grows."""
@@ -68,19 +65,7 @@ class LatestPlan(RenderedPlan):
         extent = Extent(segment, self._rendition, ChosenOffsets(self._offsets[first:last]), span.start)
         self._index.extend(extent, snapshot, span.end)
         append_run(runs, segment, extent, 0, extent.pieces.size)
-        self._runs = len(runs)
         return extent.pieces.greatest_timestamp
-
-    def kept(self, snapshot: LogSnapshot, runs: Iterable[Run]) -> tuple[Run, ...]:
-        """SegmentGone if a truncation has taken any of them."""
-        kept = super().kept(snapshot, runs)
-        if len(kept) < self._runs:
-            raise SegmentGone(
-                "the log was truncated while this file was open: some of the messages in it are gone",
-                advice="Open it again",
-            )
-        return kept
-
 
 def held_bytes(layout: Layout) -> int:
     """The memory of the offsets in a layout that a LatestPlan has made."""

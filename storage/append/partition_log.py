@@ -162,7 +162,7 @@ class PartitionLog:
                 tp=self.tp, segments=self._segments,
                 log_start_offset=self._log_start_offset, log_end_offset=self._next_offset,
                 active_end=self._active.size, active_size=self._active.size, remote_offsets=self._remote_offsets,
-                cuts=(), transactions=self._transactions, epochs=self._epochs,
+                generation=0, transactions=self._transactions, epochs=self._epochs,
             )  # fmt: skip
         return self._snapshot
 

@@ -10,7 +10,6 @@ log is damaged and a marker may be lost. Compaction keeps a transaction's marker
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
@@ -41,13 +40,6 @@ def last_stable_offset(snapshot: LogSnapshot) -> int:
     A broker also limits it by the high watermark; here everything in the files counts as replicated.
     """
     return snapshot.transactions.last_stable_offset(snapshot)
-
-
-def stable_offset_before(snapshot: LogSnapshot, offset: int) -> int:
-    """The first offset of the earliest transaction that is open at `offset`, where a segment begins or the log ends;
-    `offset` when none is. Everything below the result was decided by markers below `offset`.
-    """
-    return snapshot.transactions.stable_offset_before(snapshot, offset)
 
 
 class AbortedTransactions:
@@ -129,7 +121,6 @@ class Transactions:
         self._open: OpenTransactions | None = None
         self._generation = -1
         self._stable: LRUCache[int, int] = LRUCache(_STABLE_KEPT)  # by log end
-        self._stable_before: dict[int, int] = {}  # by offset; only the few at which the log was cut
         self._decoder: Decoder | None = None
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
@@ -148,7 +139,6 @@ class Transactions:
             self._open = None
             self._generation = generation
             self._stable.clear()
-            self._stable_before.clear()
 
     def _stable_end_locked(self, snapshot: LogSnapshot) -> int:
         state = self._open
@@ -157,24 +147,6 @@ class Transactions:
         state.replay(snapshot)
         if self._open is None or state.next_offset >= self._open.next_offset:
             self._open = state
-        return state.stable_offset
-
-    def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
-        with self._lock:
-            self._enter_locked(snapshot.generation)
-            known = self._stable_before.get(offset)
-            if known is None:
-                known = self._stable_before[offset] = self._stable_before_locked(snapshot, offset)
-        return min(max(known, snapshot.log_start_offset), offset)
-
-    def _stable_before_locked(self, snapshot: LogSnapshot, offset: int) -> int:
-        below = tuple(segment for segment in snapshot.segments if segment.base_offset < offset)
-        if not below:
-            return offset
-        end = snapshot.end_position(below[-1])
-        part = replace(snapshot, segments=below, log_end_offset=offset, active_end=end, active_size=end)
-        state = OpenTransactions.at_best_snapshot(self._directory, part)
-        state.replay(part)
         return state.stable_offset
 
     def aborted_rows(

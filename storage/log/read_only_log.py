@@ -198,21 +198,19 @@ class ReadOnlyLog:
             log_end_offset=max(end.next_offset, log_start),
             active_end=end.end,
             active_size=active_size,
-            cuts=() if before is None else before.cuts,
+            generation=0 if before is None else before.generation,
             transactions=self._transactions,
             identity=self._identity,
             epochs=epochs,
             remote_offsets=self._remote_locked(before, checkpointed, found),
         )
-        cut = None
         if before is not None:
             # A broker that makes a replica anew empties the checkpoint before it writes another lineage.
             known = before if before.epochs.entries else replace(before, epochs=self._last_epochs)
-            cut = lineage.cut_since(known, snapshot, self._tail.epoch)
+            if lineage.was_truncated(known, snapshot):
+                snapshot = replace(snapshot, generation=before.generation + 1)
         if epochs.entries:
             self._last_epochs = epochs
-        if cut is not None:
-            snapshot = replace(snapshot, cuts=(*snapshot.cuts, cut))
         self._tail, self._active_mark, self._checkpointed = end, mark, checkpointed
         if before == snapshot and before.epochs == epochs:
             return before

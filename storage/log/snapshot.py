@@ -40,9 +40,6 @@ class TransactionOutcomes(Protocol):
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
         """The offset (excluded) up to which a reader of committed messages may read."""
 
-    def stable_offset_before(self, snapshot: LogSnapshot, offset: int) -> int:
-        """The last stable offset as it was when the log ended at `offset`."""
-
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
     ) -> tuple[npt.NDArray[np.uint8], list[DecidingMarker]]:
@@ -59,9 +56,10 @@ class LogSnapshot:
     `remote_offsets`: those before it that the log has too, in tiered storage (Kafka's log start offset is the first of
     them, and `log_start_offset` its local log start offset); None where there are none, or the segments have them too.
     `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
-    the tail is torn, garbage, preallocated or being written. `cuts`: the offset of each truncation that this log object
-    has seen (storage.log.lineage). `epochs`: as the log's leader-epoch-checkpoint has them. `identity`: of the
-    directory, as far as it is known, for a log that another process writes.
+    the tail is torn, garbage, preallocated or being written. `generation`: how many truncations were seen
+    (storage.log.lineage); within one, an offset below `log_end_offset` keeps its meaning. `epochs`: as the log's
+    leader-epoch-checkpoint has them. `identity`: of the directory, as far as it is known, for a log that another
+    process writes.
     """
 
     tp: TopicPartition
@@ -70,16 +68,11 @@ class LogSnapshot:
     log_end_offset: int
     active_end: int
     active_size: int
-    cuts: tuple[int, ...]
+    generation: int
     transactions: TransactionOutcomes = field(repr=False, compare=False)
     identity: DirIdentity | None = field(default=None, repr=False, compare=False)
     remote_offsets: OffsetRange | None = None
     epochs: LeaderEpochs = field(default=LeaderEpochs(), repr=False, compare=False)
-
-    @property
-    def generation(self) -> int:
-        """How many truncations were seen. Within one, an offset below `log_end_offset` keeps its meaning."""
-        return len(self.cuts)
 
     @property
     def active(self) -> Segment | None:

@@ -208,7 +208,7 @@ class TieredLog:
         segment = Segment(self.path, one.base_offset, file, one.size_bytes)
         segment.sealed = True
         return LogSnapshot(
-            self.tp, (segment,), one.base_offset, one.end_offset, one.size_bytes, one.size_bytes, (), self._transactions
+            self.tp, (segment,), one.base_offset, one.end_offset, one.size_bytes, one.size_bytes, 0, self._transactions
         ), segment
 
     def _candidates_locked(self) -> list[Candidate]:

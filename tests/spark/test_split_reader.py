@@ -16,6 +16,7 @@ from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, OffsetRange, TopicPartition
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.replicas import Replica
 
 TP = TopicPartition("t", 0)
 
@@ -83,6 +84,22 @@ def test_truncation(built):
     reading = reading_of(built, 45, 55)
     assert reading.rest() == []
     assert reading.lost == [(OffsetRange(45, 55), "the log ends at 30")]
+
+
+def test_a_log_that_is_truncated_and_grows_again_while_it_is_read(tmp_path):
+    """What another leader wrote is no continuation of what was read."""
+    replica = Replica(tmp_path)
+    for _ in range(3):
+        replica.append(10)
+        replica.roll()
+    reading = Reading(replica, Split(TP, 0, 30, 0))
+    assert reading.next() == list(range(10))
+    replica.truncate(5)
+    for _ in range(3):
+        replica.append(10)
+        replica.roll()
+    assert reading.rest() == []
+    assert reading.lost == [(OffsetRange(10, 30), "the log was truncated while it was read")]
 
 
 @pytest.mark.parametrize("begun", [False, True])

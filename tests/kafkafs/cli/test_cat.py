@@ -152,7 +152,7 @@ def test_follow_tells_of_a_truncation(growing):
     assert [follower.line(), follower.line()] == [b"one\n", b"two\n"]
     log = logdir / "t-0" / f"{0:020d}.log"
     os.truncate(log, log.stat().st_size // 2)
-    assert follower.process.stderr.readline() == b"kafkafs: t/0 was truncated to 1\n"
+    assert follower.process.stderr.readline() == b"kafkafs: t/0 was truncated to 1: going on at 1\n"
     append(logdir, b"another two", 1)
     assert follower.line() == b"another two\n"
     assert follower.end(signal.SIGTERM) == (b"", -signal.SIGTERM)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.live_log import LiveLog
 from tests.support.mounts import requires_fuse
-from tests.support.serving_processes import watched
+from tests.support.serving_processes import fails_with, watched
 from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
@@ -187,3 +187,43 @@ def test_one_forgotten_tail_f_keeps_nobody_from_what_retention_has_left(mount, v
                 assert held.read() == b"new-%d\n" % number
     assert running.lines == [b"new-0\n", b"new-1\n"]
     assert running.complaints == b""
+
+
+@pytest.mark.parametrize("more", [0, 5, 300], ids=["shorter", "regrown", "longer than before"])
+def test_a_truncation_ends_every_open_view_and_another_open_shows_the_new_log(mount, view, live, more):
+    """`tail -f` with an error; a closed range, of which the page cache has a part, too."""
+    closed = mount.path / "t/0/offsets/10-450.txt"
+    with ExitStack() as stack:
+        running = stack.enter_context(tail("-f", "-n", "2", view))
+        growing, ranged = (stack.enter_context(path.open("rb", buffering=0)) for path in (view, closed))
+        running.wait_for(live)
+        old = live.text()
+        own = live.text(lambda offset, _: 10 <= offset <= 450)
+        assert growing.read(100) == old[:100]
+        assert ranged.read(100) == own[:100]
+        live.truncate(430)
+        if more:
+            live.write(more, size=70)
+        wait_for("tail's end", lambda: running.process.poll() is not None)
+        assert running.process.returncode != 0
+        with fails_with(errno.ESTALE):
+            growing.read(100)
+        with fails_with(errno.ESTALE):
+            while part := ranged.read(1 << 16):
+                assert part in own
+        assert view.read_bytes() == live.text()
+    assert b"Stale file handle" in running.complaints
+    assert b"".join(running.lines) == b"".join(old.splitlines(keepends=True)[-2:])
+    for path, text in ((view, live.text()), (closed, live.text(lambda offset, _: 10 <= offset <= 450))):
+        wait_for("the kernel tells the mount of a close(2) later", lambda path=path: is_shown(path))
+        assert path.read_bytes() == text
+        assert path.stat().st_size == len(text)
+
+
+def is_shown(path):
+    """False while the path may not be looked at, because somebody has its larger content open."""
+    try:
+        path.stat()
+    except OSError:
+        return False
+    return True

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from storage.errors import SegmentGone
+from storage.errors import LogTruncated, SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
@@ -141,10 +141,10 @@ def test_a_sealed_range_is_what_it_was_when_it_was_opened_or_an_error(live, tree
     beside = opened(tree, path)
     assert beside.direct_io
     assert read_all(beside) == live.text(lambda offset, _: 10 <= offset <= 30) != own
-    with pytest.raises(SegmentGone):
+    with pytest.raises(LogTruncated):
         handle.read(len(own), 10)
     for position in (0, len(own) // 2):
-        with contextlib.suppress(SegmentGone):
+        with contextlib.suppress(LogTruncated):
             assert handle.read(position, 10) == own[position : position + 10]
     handle.close()
     again = opened(tree, path)

@@ -10,7 +10,7 @@ import pytest
 from kafkafs.tree import latest_file
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.compaction.partition_compaction import compact_partition
-from storage.errors import CorruptBatch, SegmentGone, TooManyKeys
+from storage.errors import CorruptBatch, LogTruncated, SegmentGone, TooManyKeys
 from storage.format.block import Record
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import BatchFields
@@ -209,7 +209,7 @@ def test_a_truncation_ends_an_open_file(live):
     handle = tree.lookup("/t/0/latest.txt").open()
     live.truncate(3)
     tree.log_dir.log(TopicPartition("t", 0)).snapshot()
-    with pytest.raises(SegmentGone, match="truncated"):
+    with pytest.raises(LogTruncated):
         read_all(handle)
     handle.close()
     assert content(tree, "/t/0/latest.txt") == b"a0\nb\n"

@@ -1,18 +1,24 @@
 """Views of a log that loses its end, and gets another: a follower's, after a change of the leader.
 
-Shown is what a reader of the log as it is now would see, nothing of what was cut, and nothing outside of a view's name.
+Every open view of the partition ends. A view that is opened then shows what a reader of the log as it is now would see,
+nothing of what was cut, and nothing outside of its name.
 """
 
 import random
+import shutil
 
 import pytest
 
-from storage.errors import SegmentGone
+from kafkafs.reading import handle as open_view
+from storage.errors import LogTruncated
 from storage.types import TopicPartition
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
+FILES = ("0/messages.txt", "0/messages.jsonl", "0/messages.log", "0/offsets/2-.txt", "0/offsets/2-5.txt",
+         "0/offsets/2-5.log", "0/offsets/3+200.txt", "0/offsets/last-5.txt", "0/time/2020--.txt",
+         "0/time/2020--2030.jsonl", "0/keys/k.txt", "0/latest.txt", "keys/k.jsonl", "latest.jsonl")  # fmt: skip
 
 
 @pytest.fixture
@@ -34,33 +40,77 @@ def committed(live):
     return committed_again(live)
 
 
+@pytest.fixture(autouse=True)
+def _each_read_looks(monkeypatch):
+    """And not only a tenth of a second after the last look."""
+    monkeypatch.setattr(open_view, "LOOK_S", -1.0)
+
+
 def opened(tree, path=PATH):
     return tree.lookup(path).open()
 
 
-def shows(handle, expected):
-    """Whether a handle gives this now. One through the page cache may fail instead: it has what it was opened with."""
-    try:
-        return read_all(handle) == expected
-    except SegmentGone:
-        return not handle.direct_io
+def is_over(handle):
+    """Whether nothing of a handle can be read any longer."""
+    for position in (0, 5, 1 << 20):
+        with pytest.raises(LogTruncated):
+            handle.read(position, 10)
+    if handle.direct_io:
+        with pytest.raises(LogTruncated):
+            handle.size  # noqa: B018 - to look is what fails
+    return True
 
 
-def test_positions_before_the_cut_stay_when_the_log_start_has_moved(live, tree):
+GROWN = {
+    "not at all": lambda _live: None,
+    "to less than before": lambda live: live.write(5, size=50),
+    "to more than before": lambda live: live.write(80, size=50),
+    "over segments": lambda live: (live.write(20, size=50), live.roll(), live.write(70), live.roll()),
+}
+
+
+@pytest.mark.parametrize("grown", GROWN)
+@pytest.mark.parametrize("name", FILES)
+def test_every_open_view_ends_and_opening_it_again_shows_the_new_log(tmp_path, name, grown):
+    """Also one that shows nothing of what was cut."""
+    live = LiveLog(tmp_path / "log", key_of=lambda _offset: b"k")
+    other = LiveLog(tmp_path / "log", key_of=lambda _offset: b"k", partition=1)
+    for log in (live, other):
+        log.write(20)
+        log.roll()
+        log.write(30)
+    tree, path = tree_of(tmp_path / "log"), f"/t/{name}"
+    handle, beside = opened(tree, path), opened(tree, "/t/1/messages.txt")
+    assert handle.read(0, 10)
+    live.truncate(30)
+    GROWN[grown](live)
+    assert is_over(handle)
+    fresh = content(tree_of(tmp_path / "log"), path)
+    assert tree.lookup(path).attributes().size == len(fresh) or "latest" in name
+    assert content(tree, path) == fresh
+    assert is_over(handle)
+    handle.close()
+    assert read_all(beside) == other.text()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "made again"])
+def test_views_of_a_topic_that_is_removed_end_too(tmp_path, name, again):
+    live = LiveLog(tmp_path / "log", key_of=lambda _offset: b"k")
     live.write(30)
     live.roll()
-    live.write(40)
-    handle = opened(tree)
-    whole = read_all(handle)
-    start = len(live.text(lambda offset, _: offset < 50))
-    (live.path.parent / "log-start-offset-checkpoint").write_text("0\n1\nt 0 45\n")
-    live.truncate(60)
-    live.write(10, size=70)
-    again = handle.read(start, 1 << 20)
-    assert again == live.text(lambda offset, _: offset >= 50)
-    assert whole[:start] == live.text(lambda offset, _: offset < 50)
+    live.write(30)
+    tree = tree_of(tmp_path / "log")
+    handle = opened(tree, f"/t/{name}")
+    assert handle.read(0, 10)
+    live.path.rename(tmp_path / "gone")
+    (tmp_path / "log" / "u-0").mkdir()
+    if again:
+        LiveLog(tmp_path / "log", key_of=lambda _offset: b"k").write(90)
+    tree.log_dir.refresh()
+    assert is_over(handle)
     handle.close()
-    assert content(tree, PATH) == live.text(lambda offset, _: offset >= 45)
+    shutil.rmtree(tmp_path / "gone")
 
 
 @pytest.mark.parametrize("seen", [True, False], ids=["seen", "unseen"])
@@ -86,14 +136,13 @@ def test_a_transaction_that_ends_otherwise_after_a_truncation(live, committed, w
     live.truncate(cut)
     if seen:
         for path, handle in handles.items():
-            assert shows(handle, content(committed_again(live), path)), path
+            assert is_over(handle), path
     live.begin(7, b"it went on")
     live.end(7, commit=not was)
     live.write(5, size=80)
     fresh = committed_again(live)
     for path, handle in handles.items():
-        assert shows(handle, content(fresh, path)), path
-        assert handle.size == len(content(fresh, path)) or not handle.direct_io, path
+        assert is_over(handle), path
         handle.close()
         assert content(committed, path) == content(fresh, path), path
     assert (b"39 of the transaction" in content(committed, PATH)) is not was
@@ -105,10 +154,10 @@ def test_what_another_view_has_measured_is_not_decided_by_a_marker_that_was_cut(
     path = "/t/0/offsets/0-.txt"
 
     def agrees():
-        return shows(handle, content(committed_again(live), path))
+        return content(committed, path) == content(committed_again(live), path)
 
     live.write(10)
-    handle = opened(committed, path)
+    assert agrees()
     live.begin(7, *[b"%d of the transaction" % number for number in range(40)])
     live.roll()
     live.write(5)
@@ -124,7 +173,6 @@ def test_what_another_view_has_measured_is_not_decided_by_a_marker_that_was_cut(
     assert agrees()
     live.truncate(end)
     assert agrees()
-    handle.close()
 
 
 def test_an_index_kept_on_disk_does_not_outlive_the_marker(live, tmp_path):
@@ -174,12 +222,13 @@ def test_committed_messages_are_read_when_retention_took_where_the_log_began(liv
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_history(tmp_path, seed):
-    """Appends, transactions, rolls and truncations at random; what is held open shows what a tree made anew shows."""
+    """Appends, transactions, rolls and truncations at random; what is held open shows what a tree made anew shows, or
+    has ended."""
     rng = random.Random(seed)
     live = LiveLog(tmp_path / "log")
     live.write(20)
     trees = {isolation: tree_of(live.path.parent, isolation) for isolation in ("read_uncommitted", "read_committed")}
-    handles = {}
+    handles, ended = {}, set()
     first = {"messages": 0}
     for _ in range(60):
         match rng.choice("wwwtteerco"):
@@ -192,7 +241,9 @@ def test_any_history(tmp_path, seed):
             case "r":
                 live.roll()
             case "c":
-                live.truncate(max(live.segments[-1], live.next_offset - rng.randrange(1, 40)))
+                end = live.next_offset
+                live.truncate(max(live.segments[-1], end - rng.randrange(1, 40)))
+                ended = set(handles) if live.next_offset < end else set()
                 live.open_messages = {producer: [] for producer in (5, 6)}  # any may have a transaction open
             case "o":
                 start = rng.randrange(live.next_offset + 1)
@@ -202,12 +253,17 @@ def test_any_history(tmp_path, seed):
                 isolation = rng.choice(list(trees))
                 if (isolation, name) not in handles:
                     handles[isolation, name] = opened(trees[isolation], f"/t/0/{name}.txt")
+                    ended.discard((isolation, name))
         for tree in trees.values():
             tree.log_dir.log(TopicPartition("t", 0)).snapshot()  # a look that no view takes part in
-        for (isolation, name), handle in handles.items():
-            if first[name] <= live.next_offset and rng.random() < 0.5:
+        for (isolation, name), handle in list(handles.items()):
+            if (isolation, name) in ended:
+                assert is_over(handle), (isolation, name)
+                handles.pop((isolation, name)).close()
+            elif first[name] <= live.next_offset and rng.random() < 0.5:
                 fresh = content(tree_of(live.path.parent, isolation), f"/t/0/{name}.txt")
-                assert shows(handle, fresh), (isolation, name)
+                assert read_all(handle) == fresh, (isolation, name)
+        ended = set()
 
 
 # read_committed views: they end at the last stable offset, go on with it, and leave out what was aborted.

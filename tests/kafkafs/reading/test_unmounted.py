@@ -5,12 +5,12 @@ import pytest
 from kafkafs.reading.range_names import parse_offset_spec
 from kafkafs.reading.selection import Question
 from kafkafs.reading.unmounted import PartitionReader
-from storage.errors import OffsetOutOfRange, SegmentGone
+from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
-from tests.support.live_log import LiveLog
+from tests.support.replicas import Replica
 
 
 @pytest.fixture
@@ -75,16 +75,36 @@ def test_raw_bytes_are_never_given_twice(built):
 
 def test_a_truncation_below_where_a_follower_began(tmp_path):
     """What is written in place of the cut messages is not in the range until the log has come to it again."""
-    live = LiveLog(tmp_path)
-    live.write(60)
+    replica = Replica(tmp_path)
+    replica.append(60)
     notes = []
     log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
     wanted = Question(offsets=parse_offset_spec("45-"))
     reading = PartitionReader(log, wanted, START_MS, Decoder(), follow=True, note=notes.append)
     assert offsets(reading) == list(range(45, 60))
-    live.truncate(30)
+    replica.truncate(30)
     assert offsets(reading) == []
     assert offsets(reading) == []
-    live.write(20, size=70)
+    replica.append(20)
     assert offsets(reading) == [45, 46, 47, 48, 49]
-    assert notes == ["t/0 was truncated to 30"]
+    assert notes == ["t/0 was truncated to 30: going on at 45"]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_truncation_that_leader_epochs_do_not_explain_ends_reading(tmp_path, follow):
+    """So does any truncation of what was read for a reader that does not follow the log."""
+    replica = Replica(tmp_path, checkpoint=not follow)
+    replica.append(20)
+    replica.roll()
+    replica.append(20)
+    log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
+    reading = PartitionReader(log, Question(), START_MS, Decoder(), follow=follow)
+    blocks = reading.blocks()
+    if follow:
+        assert len(list(blocks)) == 2
+    else:
+        next(blocks)
+    replica.truncate(10)
+    replica.append(50)
+    with pytest.raises(LogTruncated):
+        list(reading.blocks() if follow else blocks)

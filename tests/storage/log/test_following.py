@@ -250,12 +250,12 @@ def test_truncation_within_the_active_segment_over_segments_and_to_nothing(live)
     after = log.snapshot()
     assert (after.log_end_offset, after.generation) == (36, 2)
     assert built(read_all(after)) == live.source.records[:36]
-    # truncateFullyAndStartAt: the follower was behind the leader's log start.
+    # truncateFullyAndStartAt: the follower was behind the leader's log start. All was removed, as by retention.
     live.log(0).unlink()
     live.log(1).unlink()
     live.copy(2)
     after = log.snapshot()
-    assert (after.log_start_offset, after.log_end_offset, after.generation) == (60, 90, 3)
+    assert (after.log_start_offset, after.log_end_offset, after.generation) == (60, 90, 2)
 
 
 def test_truncated_and_rewritten_between_two_looks(live, tmp_path):

@@ -10,7 +10,7 @@ from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.log import isolation as isolation_module
 from storage.log.counting import count_messages, nth_message
 from storage.log.isolation import last_stable_offset
-from storage.log.lineage import agreed_end, first_difference
+from storage.log.lineage import first_difference, kept_end
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import MAX_OFFSET, Isolation, TopicPartition
@@ -213,8 +213,10 @@ def test_a_cut_that_is_seen_after_others_were_written(watched, checkpoint, count
     replica.truncate(5)
     replica.append(count)
     now = log.snapshot()
-    assert now.cuts == (5,)
-    assert agreed_end(before, now) == 5
+    assert now.generation == 1
+    assert kept_end(before, now, 8) == (5 if checkpoint else None)
+    assert kept_end(before, now, 5) == (5 if checkpoint else None)
+    assert kept_end(now, now, 5) == 5
 
 
 @pytest.mark.parametrize("looks", [True, False])
@@ -226,11 +228,12 @@ def test_a_cut_outlives_the_cleaning_of_the_file(watched, looks):
         if looks:
             log.snapshot()
     replica.compact(lambda offset: offset != 2)
-    assert agreed_end(before, log.snapshot()) == 5
+    assert log.snapshot().generation >= 1
+    assert kept_end(before, log.snapshot(), 10) == 5
 
 
 def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(watched):
-    replica, log, before = watched(10)
+    replica, log, _ = watched(10)
     replica.elect()
     replica.append(10)
     replica.roll()
@@ -238,7 +241,17 @@ def test_neither_a_new_leader_nor_a_cleaning_is_a_cut(watched):
     log.snapshot()
     replica.compact(lambda offset: offset % 3 == 0)
     now = log.snapshot()
-    assert (now.cuts, agreed_end(before, now)) == ((), 23)
+    assert now.generation == 0
+
+
+def test_retention_of_the_last_file_is_no_cut(watched):
+    """Nobody has looked since it was rolled."""
+    replica, log, _ = watched(10)
+    replica.roll()
+    replica.append(3)
+    replica.retain()
+    now = log.snapshot()
+    assert (now.log_start_offset, now.log_end_offset, now.generation) == (10, 13, 0)
 
 
 @pytest.mark.parametrize("content", [b"0\n1\n7 0\n", b"garbage", b"0\n2\n1 0\n2 4\n"])
@@ -246,7 +259,7 @@ def test_a_checkpoint_that_is_wrong_does_no_harm(watched, content):
     replica, log, before = watched(10, checkpoint=False, content=content)
     assert before.log_end_offset == 10
     replica.append(10)
-    assert (log.snapshot().log_end_offset, log.snapshot().cuts) == (20, ())
+    assert (log.snapshot().log_end_offset, log.snapshot().generation) == (20, 0)
 
 
 def test_an_unchanged_log_is_not_looked_into(watched, monkeypatch):
