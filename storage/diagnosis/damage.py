@@ -79,7 +79,6 @@ _ELSEWHERE = frozenset(
 _LATER = {
     FaultKind.SEGMENT_GAP: "consumers are not given these offsets, and do not fail",
     FaultKind.SNAPSHOT_UNTRUE: "a producer may be refused, or a message dropped as one that came twice",
-    FaultKind.EPOCHS_UNTRUE: "followers and consumers may go on at a wrong offset after a change of leader",
 }
 
 
@@ -111,6 +110,9 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
         return Prediction(one.name, Reaction.REMOVES, one.path, one.what, "removes or completes it", "", tp)
     if one.kind in _PREALLOCATED and one.severity is Severity.NOTE:
         return None
+    if one.kind is FaultKind.EPOCHS_UNTRUE:
+        broker = "goes by it: followers and consumers may go on at a wrong offset after a change of leader"
+        return Prediction(one.name, Reaction.IGNORES, one.path, one.what, broker, (one.repair or "").capitalize(), tp)
     if one.kind is FaultKind.TIME_INDEX_INCOMPLETE:  # first_retention.py says if that costs messages
         broker = "takes the last entry for the segment's latest time: lookups by time may skip messages"
         return Prediction(one.name, Reaction.IGNORES, one.path, one.what, broker, REINDEX, tp)

@@ -45,9 +45,10 @@ def check_topics(
         try:
             topic_id = partition_metadata.read(path)
         except CorruptCheckpoint as error:
-            yield Prediction(
-                "topic-id-corrupt", Reaction.REFUSES, path, error.what, "does not start", _id_advice(described), tp
-            )
+            refuses = error.what == partition_metadata.NO_ID  # no IOException, but an IllegalArgumentException
+            reaction = Reaction.REFUSES if refuses else Reaction.OFFLINE
+            broker = "does not start" if refuses else "takes the log directory offline; without another one it stops"
+            yield Prediction("topic-id-corrupt", reaction, path, error.what, broker, _id_advice(described), tp)
             continue
         except OSError as error:
             not_a_file(path, error)  # check_files tells

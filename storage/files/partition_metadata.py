@@ -15,6 +15,7 @@ from storage.errors import CorruptCheckpoint
 from storage.files.small_files import read_whole
 
 VERSION = 0
+NO_ID = "partition metadata holds no topic id"
 _LINE = re.compile(r"[^:]*:\s+(\S+)\s*")
 _ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _ZERO_ID = "A" * 22
@@ -42,7 +43,10 @@ def random_id() -> str:
 
 def parse(data: bytes, path: Path | None = None) -> str:
     """The topic id in the bytes of a partition.metadata. CorruptCheckpoint when it does not parse."""
-    lines = data.decode("utf-8", "replace").splitlines()
+    try:
+        lines = data.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        lines = []
     values = [match[1] for match in map(_LINE.fullmatch, lines[:2]) if match is not None]
     if len(values) < 2:
         raise _corrupt("partition metadata does not parse", path, "two lines, version and topic_id", data[:80])
@@ -50,8 +54,10 @@ def parse(data: bytes, path: Path | None = None) -> str:
     # Later versions are accepted too, as in Kafka, so that a downgrade works.
     if not version.isascii() or not version.isdigit():
         raise _corrupt("partition metadata has an unknown version", path, VERSION, version)
-    if _ID.fullmatch(topic_id) is None or topic_id == _ZERO_ID:
-        raise _corrupt("partition metadata holds no topic id", path, "22 characters of URL-safe base64", topic_id)
+    if _ID.fullmatch(topic_id) is None:
+        raise _corrupt(NO_ID, path, "22 characters of URL-safe base64", topic_id)
+    if topic_id == _ZERO_ID:
+        raise _corrupt("partition metadata holds the zero id", path, "a topic's id", topic_id)
     return topic_id
 
 

@@ -5,6 +5,7 @@ More damages, each with a broker's verdict, are in tests/interop/test_doctor.py.
 
 import json
 import os
+import shutil
 import struct
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from tests.support.builders import (
     topic_id,
     topic_setting,
 )
+from tests.support.commands import run
 from tests.support.damaged_bytes import overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.raw_batches import batch, record
@@ -55,11 +57,11 @@ def test_log_ends_after_recovery():
         assert any(one.reaction is Reaction.UNNOTICED for one in own) == (name in UNNOTICED), name
 
 
-def built(path, *partitions, records=(), clean=True, topic_partitions=None):
-    """A broker's directory with a topic t of these partitions, which keeps everything; `records` come first in its
-    metadata."""
+def built(path, *partitions, records=(), clean=True, topic_partitions=None, keeps="-1"):
+    """A broker's directory with a topic t of these partitions, which keeps everything unless `keeps` sets retention.ms;
+    `records` come first in its metadata."""
     topic = metadata_records("t", topic_partitions or len(partitions), [1])
-    metadata = [*records, *topic, topic_setting("t", "retention.ms", "-1")]
+    metadata = [*records, *topic, topic_setting("t", "retention.ms", keeps)]
     return build_log_dir(path, {"t": partitions, "__cluster_metadata": [metadata]}, clean=clean).path
 
 
@@ -150,8 +152,21 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path):
         (None, bytes(9), None),
         (None, batch([record()], 40, crc=0), (Reaction.CUTS, 41)),
         ((-5, 0), bytes(500), None),  # it recovers the segment
+        (None, b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26), (Reaction.CUTS, 14)),
+        ((12, 0), b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26), (Reaction.REFUSES, None)),
     ],
-    ids=["a batch", "within a batch", "negative", "beyond the log", "zeros", "few bytes", "a bad CRC", "corrupt"],
+    ids=[
+        "a batch",
+        "within a batch",
+        "negative",
+        "beyond the log",
+        "zeros",
+        "few bytes",
+        "a bad CRC",
+        "corrupt",
+        "an old set behind",
+        "an old set",
+    ],
 )
 def test_where_a_broker_looks_for_the_end_of_a_log(tmp_path, entry, tail, predicted):
     path = built(tmp_path, Partition([Batch(many(6)), Batch(many(6))], tail=tail))
@@ -320,3 +335,103 @@ def test_names_that_a_broker_takes(tmp_path):
     unknown = {(one.path.name, one.reaction) for one in found.predictions if one.name == "topic-unknown"}
     assert unknown == {(name, Reaction.STRAY) for name in ("..-0", "foo-+3", "tö-0")}
     assert named(path, "file-misnamed") == [("t/0", Reaction.CUTS, 7)]
+
+
+@pytest.mark.parametrize("text", ["", "cluster.id=x\n", "version=0\nbroker.id=1\n", "node.id=1\n"])
+def test_a_meta_properties_without_ids(tmp_path, text):
+    """Emptied by a full disk, or of version 0 without an id: node ID not found, cluster ID not found."""
+    path = built(tmp_path, [b"a"])
+    (path / "meta.properties").write_text(text)
+    found = examine([path])
+    assert "meta-properties-corrupt" in names_of(found)
+    assert not found.starts
+
+
+def test_another_topics_id(tmp_path):
+    """InconsistentTopicIdException: neither that topic nor an unrelated one had a leader."""
+    records = metadata_records("other", 1, [1])
+    path = built(tmp_path, [b"a"], records=records)
+    (path / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('other')}")
+    assert named(path, "topic-id-shared") == [("t/0", Reaction.UNNOTICED, None)]
+
+
+METADATA_FILES = {
+    "partition.metadata": [b"", bytes(43), f"version: 0\ntopic_id: {topic_id('t')}".encode()],
+    "leader-epoch-checkpoint": [bytes(8), b"0\n1"],
+}
+
+
+@pytest.mark.parametrize(("name", "content"), [(name, data) for name, all_ in METADATA_FILES.items() for data in all_])
+def test_a_small_file_of_the_metadata_log(tmp_path, name, content):
+    """Empty or zeros after a power loss: the broker does not start."""
+    path = built(tmp_path, [b"a"])
+    (path / "__cluster_metadata-0" / name).write_bytes(content)
+    found = examine([path])
+    assert not found.starts
+    assert [one.path.name for one in found.predictions] == [name]
+
+
+def test_a_metadata_log_that_others_have(tmp_path):
+    """One of three controllers: it gets the metadata from the others, and nothing is set aside."""
+    path = built(tmp_path / "log", [b"a"])
+    shutil.rmtree(path / "__cluster_metadata-0")
+    properties = tmp_path / "server.properties"
+    for voters, reaction in (("1@a:1", Reaction.STRAY), ("1@a:1,2@b:1,3@c:1", Reaction.REPAIRS)):
+        properties.write_text(
+            f"process.roles=broker,controller\nnode.id=1\nlog.dirs={path}\ncontroller.quorum.voters={voters}\n"
+        )
+        found = examine([path], properties=broker_properties.read(properties))
+        assert {(one.name, one.reaction) for one in found.predictions} == {("metadata-lost", reaction)}
+        assert ("revive" in found.predictions[0].advice) == (reaction is Reaction.STRAY)
+
+
+@pytest.mark.parametrize("gone", ["first", "middle", "last"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_that_is_missing(tmp_path, gone, clean):
+    """Other files know that it was there: epochs, its neighbours, the high watermark."""
+    batches = [Batch(many(5)) for _ in range(4)]
+    path = built(tmp_path, Partition(batches, segment_bytes=1, recovery_point=0), clean=clean)
+    bases = sorted((path / "t-0").glob("*.log"))
+    base = {"first": bases[0], "middle": bases[1], "last": bases[-1]}[gone]
+    for file in (path / "t-0").glob(f"{base.stem}.*"):
+        file.unlink()
+    (path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    name = {"first": "log-start-lost", "middle": "segment-gap", "last": "log-end-lost"}[gone]
+    reaction = Reaction.CUTS if gone == "last" else Reaction.UNNOTICED
+    expected = [] if gone == "first" and not clean else [("t/0", reaction, 15 if gone == "last" else None)]
+    assert named(path, name) == expected
+
+
+def test_retention_goes_by_the_last_entry_of_a_time_index(tmp_path):
+    """A stale clean-shutdown file, or zeros: the broker took 1970 for the segment's latest time, and removed it all."""
+    path = built(tmp_path, [Batch(many(5))], [Batch(many(5))], keeps="864000000000")
+    index = path / "t-1" / f"{0:020}.timeindex"
+    index.write_bytes(index.read_bytes() + bytes(1200))
+    assert named(path, "retention-early") == [("t/1", Reaction.CUTS, None)]
+    assert not named(path, "retention")
+
+
+def test_what_retention_removes_as_always_is_a_note(tmp_path):
+    path = built(tmp_path, [Batch(many(5))], keeps="1000")
+    found = examine([path])
+    assert [(one.name, one.reaction) for one in found.predictions] == [("retention", Reaction.REMOVES)]
+    assert found.is_well
+    assert (
+        run("doctor", path).stdout.splitlines()[-1] == "the broker starts, and loses nothing but what retention removes"
+    )
+
+
+@pytest.mark.parametrize("offsets", [(18,), range(20)], ids=["no index entry", "an index entry"])
+@pytest.mark.parametrize("indexed", [True, False])
+def test_offsets_that_go_back(tmp_path, offsets, indexed):
+    """A broker compares offsets where it adds an index entry: it then dies, or empties a segment that has an index;
+    otherwise it keeps both copies."""
+    tail = b"".join(batch([record(0, None, b"x" * 1500)], offset) for offset in offsets)
+    path = built(tmp_path, Partition([b"x" * 1500] * 20, recovery_point=0, tail=tail), clean=False)
+    if not indexed:
+        (path / "t-0" / f"{0:020}.index").unlink()
+    reactions = {one.reaction for one in examine([path]).predictions if one.name == "batch-order"}
+    expected = Reaction.UNNOTICED
+    if len(offsets) > 1:
+        expected = Reaction.CUTS if indexed else Reaction.REFUSES
+    assert reactions == {expected}
