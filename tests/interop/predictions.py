@@ -18,6 +18,7 @@ tests/interop/test_predictions.py repeats without a broker.
 import argparse
 import json
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -36,7 +37,7 @@ from storage.format.checksum import crc32c
 from tests.interop.client import Client
 from tests.interop.kafka import BROKER_VERSION, VERSION, Broker, DidNotStart
 from tests.interop.make_doctor import PARTITIONS, make_origin
-from tests.interop.random_damages import ANY, IN_A_PARTITION, Damaged
+from tests.interop.random_damages import ANY, CHECKPOINTS, IN_A_PARTITION, Damaged
 from tests.support.commands import run as run_command
 from tests.support.downloads import DOWNLOADS
 from tests.support.fixtures import FIXTURES, copy_log_dir
@@ -44,6 +45,7 @@ from tests.support.fixtures import FIXTURES, copy_log_dir
 TOPIC = "p"
 _HEAD = struct.Struct(">qiibIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
 _CONTROL = 0x20
+SECOND_ID = "AAAAAAAAAAAAAAAAAAAAZQ"
 _WITH_OTHERS = {"log-start-beyond-end", "batch-crc", "retention-early"}  # cuts that leave less below their end
 _MANY = 12  # damaged partitions that one start judges
 
@@ -98,9 +100,10 @@ def intact_offsets(directory):
     return found
 
 
-def _held(logs, name):
+def _held(dirs, name):
     """What a partition's directory holds; where it has none, what was being moved in its place does."""
-    places = [logs / name] if (logs / name).is_dir() else logs.glob(f"{name}.*-future")
+    places = [path for logs in dirs for path in logs.glob(name)]
+    places = places or [path for logs in dirs for path in logs.glob(f"{name}.*-future")]
     return set().union(*map(intact_offsets, places))
 
 
@@ -108,16 +111,21 @@ def damaged(origin, place, dice, taken_back=None):
     """A damaged copy of a directory: its state and path, and the names of the damages. `taken_back`: those that would
     keep the broker from starting, and hide what becomes of the others; doctor decides where it is None."""
     state = dice.choice(sorted(origin))
-    logs = copy_log_dir(origin[state], place / "logs")
+    dirs = [copy_log_dir(origin[state], place / "logs")]
+    if dice.random() < 0.3:
+        dirs.append(_second(dirs[0], place / "second"))
+        state += ", two directories"
     names = []
     if dice.random() < 0.3:
         for _ in range(dice.randrange(1, 4)):
-            names.append(_damage(ANY, Damaged(logs, TOPIC, dice.randrange(PARTITIONS), origin, dice), dice))
+            number = dice.randrange(PARTITIONS)
+            names.append(_damage(ANY, Damaged(_dir_of(dirs, number), TOPIC, number, origin, dice), dice))
     else:
         for row, number in enumerate(dice.sample(range(PARTITIONS), _MANY)):
+            logs = _dir_of(dirs, number)
             saved = shutil.copytree(logs / f"{TOPIC}-{number}", place / "saved", symlinks=True)
             name = _damage(IN_A_PARTITION, Damaged(logs, TOPIC, number, origin, dice), dice)
-            is_fatal = not doctor(logs)["starts"] if taken_back is None else row in taken_back
+            is_fatal = not doctor(dirs)["starts"] if taken_back is None else row in taken_back
             names.append(None if is_fatal else name)
             if is_fatal:
                 for other in logs.glob(f"{TOPIC}-{number}.*"):
@@ -125,7 +133,32 @@ def damaged(origin, place, dice, taken_back=None):
                 shutil.rmtree(logs / f"{TOPIC}-{number}", ignore_errors=True)
                 shutil.copytree(saved, logs / f"{TOPIC}-{number}")
             shutil.rmtree(saved)
-    return state, logs, names
+    return state, dirs, names
+
+
+def _second(first, second):
+    """A second log directory, to which half of the partitions are moved."""
+    second.mkdir()
+    meta = (first / "meta.properties").read_text()
+    (second / "meta.properties").write_text(re.sub("directory.id=.*", f"directory.id={SECOND_ID}", meta))
+    moved = {str(number) for number in range(PARTITIONS // 2, PARTITIONS)}
+    for number in moved:
+        (first / f"{TOPIC}-{number}").rename(second / f"{TOPIC}-{number}")
+    if (first / ".kafka_cleanshutdown").exists():
+        shutil.copy(first / ".kafka_cleanshutdown", second)
+    for name in CHECKPOINTS:
+        lines = (first / name).read_text().splitlines()[2:] if (first / name).exists() else []
+        for path in (first, second):
+            own = [
+                line for line in lines if (line.split()[:1] == [TOPIC] and line.split()[1] in moved) == (path == second)
+            ]
+            (path / name).write_text("\n".join(["0", str(len(own)), *own, ""]))
+    return second
+
+
+def _dir_of(dirs, number):
+    """The log directory that a partition was in before any damage."""
+    return dirs[-1] if number >= PARTITIONS // 2 else dirs[0]
 
 
 def _damage(kinds, target, dice):
@@ -135,25 +168,25 @@ def _damage(kinds, target, dice):
     return f"{name} {TOPIC}-{target.number}" if name in IN_A_PARTITION else name
 
 
-def doctor(logs):
+def doctor(dirs):
     """What doctor says, as JSON; AssertionError where it fails to say something."""
-    result = run_command("doctor", logs, "--json")
+    result = run_command("doctor", *dirs, "--json")
     assert result.exit_code in (0, 1), f"doctor ends with exit code {result.exit_code}: {result.stderr}"
     return json.loads(result.stdout)
 
 
 def begun(origin, place, seed, number, taken_back=None):
-    """The directory of a round before its broker starts, and the round: the same for a seed and a number."""
-    state, logs, names = damaged(origin, place, random.Random(f"{seed} {number}"), taken_back)
-    held = [_held(logs, f"{TOPIC}-{partition}") for partition in range(PARTITIONS)]
-    return logs, Round(seed, number, state, names, doctor(logs), held)
+    """The directories of a round before its broker starts, and the round: the same for a seed and a number."""
+    state, dirs, names = damaged(origin, place, random.Random(f"{seed} {number}"), taken_back)
+    held = [_held(dirs, f"{TOPIC}-{partition}") for partition in range(PARTITIONS)]
+    return dirs, Round(seed, number, state, names, doctor(dirs), held)
 
 
-def observed(logs, place):
+def observed(dirs, place):
     """What the broker does with a directory: whether it starts; of each partition where it begins and ends, and the
     ranges of offsets that a consumer gets, with its error; the directories that are set aside."""
-    before = set(logs.glob("*-stray"))
-    with Patient(place / "broker", [logs]) as broker:
+    before = _strays(dirs)
+    with Patient(place / "broker", dirs) as broker:
         try:
             client = Client(broker.start().address)
         except DidNotStart:
@@ -175,8 +208,12 @@ def observed(logs, place):
             starts, ends_of = client.with_consumer(ends)
             for tp in led:
                 found[tp.partition] |= {"start": starts[tp], "end": ends_of[tp]}
-        strays = sorted(path.name.partition(".")[0] for path in set(logs.glob("*-stray")) - before)
+        strays = sorted(path.name.partition(".")[0] for path in _strays(dirs) - before)
         return {"starts": broker.is_alive(), "partitions": found, "strays": strays}
+
+
+def _strays(dirs):
+    return {path for logs in dirs for path in logs.glob("*-stray")}
 
 
 def _consumed(address, number):
@@ -259,8 +296,8 @@ def run(directory, *, rounds, seed, first=0, record=None, **_):
     for number in range(first, first + rounds):
         with tempfile.TemporaryDirectory(dir=directory) as place:
             try:
-                logs, one = begun(sources, Path(place), seed, number)
-                one.outcome = observed(logs, Path(place))
+                dirs, one = begun(sources, Path(place), seed, number)
+                one.outcome = observed(dirs, Path(place))
                 different = list(disagreements(one))
             except AssertionError as error:
                 counts["failed"] += 1
