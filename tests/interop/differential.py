@@ -50,7 +50,7 @@ _WITHOUT_TRANSACTIONS = {
     "without_transaction_indexes", "without_any_index", "transaction_index_cut",
     "swap_left", "swap_and_sources_gone", "swap_and_cleaned",
 }  # fmt: skip
-DESCENT = "recovery cuts at offsets that do not ascend, where a broker looks at checksums alone"
+DESCENT = "offsets that do not ascend: a broker fails where an index entry is due, and ends after its last batch"
 NO_START = {
     "Split operation is only permitted": "an offset, not the last, that is too far from its segment: no broker starts",
     "Attempt to append to a full": "recovery: an index becomes full, and no broker starts",
@@ -340,7 +340,6 @@ def _not_comparable(directory, recovery_point):
             if any(_is_old_and_compressed(data[found.position :]) for found in breaks if found.fault is Fault.CRC):
                 return UPSET
         elif breaks:
-            # Recovery cuts there, whatever follows.
             return DESCENT if breaks[0].fault is Fault.ORDER else None
     return None
 
