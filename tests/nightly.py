@@ -56,6 +56,7 @@ def steps(minutes, seed):
         Step("turns", ("-m", "tests.interop", "turns", "--rounds", "20", *new)),
         Step("failovers", ("-m", "tests.interop", "failovers", "--rounds", "9", *new)),
         Step("three nodes", ("-m", "tests.interop", "three_nodes")),
+        Step("piles", ("-m", "tests.interop", "piles", "--rounds", "300", *new)),
         Step("soak", ("-m", "tests.soak", "--minutes", str(minutes))),
         Step("soak with a broker", ("-m", "tests.soak", "--broker", "--minutes", str(minutes))),
     ]

@@ -54,7 +54,7 @@ PACKAGES = {
         "storage.verify", "storage.upkeep",
     ),
     "storage.upkeep": (
-        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append",
+        "storage.config", "storage.files", "storage.log", "storage.append",
         "storage.staged_writes", "storage.directory", "storage.compaction",
     ),
     "storage.backup": (

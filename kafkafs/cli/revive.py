@@ -123,10 +123,10 @@ def revive(
 
     SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers; they
     are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
-    one with the highest leader epoch, then the highest end is taken, a sound one before a damaged one, and the notes
-    say what the others have beyond it. A damaged log is refused (exit code 4) without --salvage, with which what it
-    has lost comes from the others where the leaders of the same epochs wrote it (`filled`), and what nobody has is
-    `lost`: `first_offset`, `last_offset` or null.
+    one with the highest leader epoch counts first, then the one that can be read furthest without damage or a gap.
+    What it lacks comes from the others where the leaders of the same epochs wrote it (`filled`). What nobody has is
+    `lost`, and other messages that the replicas hold are in `beyond`: `first_offset`, `last_offset` (null: not known)
+    and `reason`. A damaged log is refused (exit code 4) without --salvage.
 
     Messages keep their offsets, timestamps and bytes; topics their names, ids and known configurations; groups their
     offsets; the cluster its `features`, ACLs, SCRAM credentials, quotas, delegation tokens, groups' and client metrics'
@@ -135,6 +135,8 @@ def revive(
     of listeners, TLS, SASL, replication and log.retention.*. The notes say what was carried over and what was not, and
     never a secret. DEST appears when everything is complete, with a server.properties to start the broker; until then
     everything is in DEST.reviving, and a run that finds one that was killed begins anew.
+
+    --without-transactions aborts open transactions, except those whose commit was acknowledged: these are committed.
 
     --until and --offsets cut behind the last whole batch with a message at or before the time, or below the offset.
     --link does not read the segments that it shares. A remote segment that --tier does not give is exit code 4.

@@ -15,8 +15,8 @@ from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_
 from kafkafs.cli.terminal import facts, print_json
 
 if TYPE_CHECKING:
-    from storage.types import TopicPartition
     from storage.log.batch_choice import LostOffsets
+    from storage.types import TopicPartition
     from storage.upkeep.salvage import Salvaged
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage.log.same_batches import same_batches
 from storage.coordinators.groups import ConsumerGroup, GroupOffsets, GroupReplay
 from storage.errors import (
     CorruptCheckpoint,
@@ -42,6 +41,7 @@ from storage.format.decoder import verify_crcs
 from storage.format.range_digest import RANGE_BYTES, BatchRange, RangeDigest
 from storage.log.batch_spans import spans_between
 from storage.log.log_dir import LogDir
+from storage.log.same_batches import same_batches
 from storage.log.segment import LargeBatch, parts_of
 from storage.log.snapshot import LogSnapshot
 from storage.log.time_cut import cut_at

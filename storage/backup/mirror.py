@@ -16,7 +16,6 @@ from typing import Final, NamedTuple
 
 from storage.append.partition_log import PartitionLog
 from storage.backup.manifest_recorder import ManifestRecorder, PartitionRecorder
-from storage.log.same_batches import same_batches
 from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import (
@@ -39,6 +38,7 @@ from storage.log.batch_choice import batch_ending_at, check_one_log, check_tail
 from storage.log.log_dir import LogDir
 from storage.log.reader import last_batch
 from storage.log.rereads import Rereads
+from storage.log.same_batches import same_batches
 from storage.log.scanning import Window, scan_sound_batches
 from storage.log.segment import WINDOW_BYTES, LargeBatch, Segment, bytes_of
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes

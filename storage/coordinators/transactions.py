@@ -131,9 +131,9 @@ class TransactionalIds:
         return tp in state.partitions and state.producer_epoch >= producer.epoch
 
     def has_committed(self, tp: TopicPartition, producer: ProducerEntry) -> bool:
-        """Whether a commit of this producer's open transaction was acknowledged: a coordinator had prepared it, and only
-        the marker is missing here. With transaction version 2 each transaction has an epoch of its own, one less than
-        its coordinator has then."""
+        """Whether a commit of this producer's open transaction was acknowledged: a coordinator had prepared it, and
+        only the marker is missing here. With transaction version 2 each transaction has an epoch of its own, one less
+        than its coordinator has then."""
         owner = self.owner(producer.producer_id)
         if owner is None:
             return False

@@ -13,8 +13,8 @@ Within one copy, where two segments hold the same offsets, or one was written be
 
 Of several copies one counts first: as in an unclean leader election that with the highest last leader epoch, then that
 which can be read furthest without damage or a gap, then the largest. What it has lost comes from the others, where the
-leaders of the same epochs wrote it: a leader writes each offset once. Where copies hold other messages of one epoch, two
-are right against one.
+leaders of the same epochs wrote it: a leader writes each offset once. Where copies hold other messages of one epoch,
+two are right against one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -119,8 +120,8 @@ class Beyond:
 @dataclass(slots=True)
 class BatchChoice:
     """The batches of a log: those of `segments` that are kept. `first`: which of the copies counts first; its segments
-    are the first `own` ones. `filled`: the offsets that other copies gave; `lost`: those that none has; `beyond`: intact batches that do not
-    count."""
+    are the first `own` ones. `filled`: the offsets that other copies gave; `lost`: those that none has; `beyond`:
+    intact batches that do not count."""
 
     first: int
     segments: list[IntactBatches]
@@ -165,11 +166,9 @@ class BatchChoice:
 def choose_batches(
     copies: Sequence[LogCopy], *, compacted: bool, end_offset: int = MAX_OFFSET, progress: Progress | None = None
 ) -> BatchChoice:
-    """Decides by the docstring above. Of equal copies the one that is named first counts. `compacted`: offsets may be missing without being lost.
-
-    `end_offset`: nothing counts that is not wholly below this offset; losses beyond it are listed, too. OSError,
-    StorageError where a file cannot be read.
-    """
+    """Decides by the docstring above. Of equal copies the one that is named first counts. `compacted`: offsets may be
+    missing without being lost. `end_offset`: nothing counts that is not wholly below this offset; losses beyond it are
+    listed, too. OSError, StorageError where a file cannot be read."""
     progress = progress or NoProgress()
     reports = [progress, *[NoProgress()] * (len(copies) - 1)]
     intact = [_intact(one.snapshot, report, compacted=compacted) for one, report in zip(copies, reports, strict=True)]
@@ -223,8 +222,8 @@ def _by_its_batches(named: Segment, end_offset: int, compacted: bool) -> tuple[S
 
 
 def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
-    """Whether a look at the ends of its segments, and at its checkpoints, shows one whole log, so that nothing has to be
-    decided. Damage within segments is not looked for. SegmentGone, OSError."""
+    """Whether a look at the ends of its segments, and at its checkpoints, shows one whole log, so that nothing has to
+    be decided. Damage within segments is not looked for. SegmentGone, OSError."""
     is_whole = copy.reached <= copy.snapshot.log_end_offset and copy.begins is None
     return is_whole and _follow_one_another(copy, compacted=compacted)
 
@@ -276,7 +275,7 @@ def _follow_one_another(copy: LogCopy, *, compacted: bool) -> bool:
     written = [] if created_ns is None else [one.log.stat().st_mtime_ns >= created_ns for one in segments]
     if written != sorted(written):
         return False
-    for segment, following in zip(segments, segments[1:], strict=False):
+    for segment, following in pairwise(segments):
         last = last_offset_before(copy.snapshot, segment, segment.size)
         if last is None or (last + 1 < following.base_offset and not compacted):
             return False
@@ -290,8 +289,8 @@ def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
         ours = None if last is None or last < segment.base_offset else batch_ending_at(first, last)
         theirs = None if ours is None or last is None else batch_ending_at(other, last)
         if ours is not None and theirs is not None:
-            same_leader = int(ours.leader_epoch[0]) == int(theirs.leader_epoch[0])
-            if same_leader and not (same_batches(ours, theirs, compacted=True) or same_batches(theirs, ours, compacted=True)):
+            is_compacted = same_batches(ours, theirs, compacted=True) or same_batches(theirs, ours, compacted=True)
+            if int(ours.leader_epoch[0]) == int(theirs.leader_epoch[0]) and not is_compacted:
                 return True
     return False
 
@@ -318,15 +317,17 @@ def _settle(
         before = [one for one in parts[:row] if one.kept.any()]
         reach = max((int(one.last[one.kept][-1]) for one in before), default=-1)
         for earlier in before if part.kept.any() and reach >= int(part.base[part.kept][0]) else ():
-            if earlier.kept.any() and part.kept.any() and int(earlier.last[earlier.kept][-1]) >= part.base[part.kept][0]:
+            is_left = earlier.kept.any() and part.kept.any()
+            if is_left and int(earlier.last[earlier.kept][-1]) >= int(part.base[part.kept][0]):
                 _decide(earlier, part, copy.snapshot.epochs, others, compacted=compacted)
         _compare_times(before, part, reach, -1 if created_ns is None else created_ns, compacted=compacted)
     _leave_out_fewest(parts)
     for part in () if compacted else parts:
-        rows = np.flatnonzero(part.kept)[-2:]
-        if len(rows) == 2 and part.base[rows[1]] > part.last[rows[0]] + 1 and part.position[rows[1]] == part.end[rows[0]]:
+        before_last, last = np.flatnonzero(part.kept)[-2:].tolist() if part.kept.sum() > 1 else (0, 0)
+        is_beyond_a_gap = part.kept.any() and part.base[last] > part.last[before_last] + 1
+        if is_beyond_a_gap and part.position[last] == part.end[before_last]:
             reason = f"{UNDECIDED}offsets are missing before the last batch, but no bytes: its offset may be wrong"
-            part.leave_out(np.arange(len(part.kept)) == rows[1], reason)
+            part.leave_out(np.arange(len(part.kept)) == last, reason)
 
 
 def _compare_times(
@@ -376,10 +377,9 @@ def _decide(
         low.leave_out(in_low, f"{names_of[1]} has it as it was compacted later")
         return
     lineage, sides = Lineage(epochs, is_whole=True), ((low, in_low), (high, in_high))
-    for reason, is_wrong in (
-        ("an earlier leader wrote it", [len(epochs.entries) and not lineage.fits(part)[rows].any() for part, rows in sides]),
-        ("no other copy has it there", [not _confirmed(part.kept_table(rows), others) for part, rows in sides]),
-    ):
+    is_strange = [bool(epochs.entries) and not lineage.fits(part)[rows].any() for part, rows in sides]
+    is_alone = [not _confirmed(part.kept_table(rows), others) for part, rows in sides]
+    for reason, is_wrong in (("an earlier leader wrote it", is_strange), ("no other copy has it there", is_alone)):
         if is_wrong[0] != is_wrong[1]:
             part, rows = sides[is_wrong.index(True)]
             part.leave_out(rows, reason)
@@ -452,7 +452,8 @@ def _rank(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> 
     last_epoch = max((int(part.table.leader_epoch[part.kept].max()) for part in parts if part.kept.any()), default=-1)
     if epochs.latest_epoch is not None:
         last_epoch = min(last_epoch, epochs.latest_epoch)
-    return last_epoch, _readable_end(copy, parts, compacted=compacted), sum(int(part.size[part.kept].sum()) for part in parts)
+    size_bytes = sum(int(part.size[part.kept].sum()) for part in parts)
+    return last_epoch, _readable_end(copy, parts, compacted=compacted), size_bytes
 
 
 def _readable_end(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> int:
@@ -589,8 +590,9 @@ def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> 
     if waiting:
         lost.append(LostOffsets(expected, None, tuple(waiting)))
     elif copy.reached > expected:
-        path, reason = copy.directory.parent / names.REPLICATION_CHECKPOINT, f"the log had reached offset {copy.reached}"
-        lost.append(LostOffsets(expected, copy.reached - 1, (UncopiedBytes(path, 0, 0, reason),)))
+        reason = f"the log had reached offset {copy.reached}"
+        missing = UncopiedBytes(copy.directory.parent / names.REPLICATION_CHECKPOINT, 0, 0, reason)
+        lost.append(LostOffsets(expected, copy.reached - 1, (missing,)))
     return lost
 
 
@@ -619,7 +621,8 @@ def _fill(
         filled, rest = _fill_gap(gap, copy.snapshot.log_end_offset, parts, fits, compacted=compacted)
         choice.filled += [FilledOffsets(copy.directory, one) for one in filled]
         for one in rest:
-            left.append(replace(lost, first_offset=one.start, last_offset=None if one.end == MAX_OFFSET else one.end - 1))
+            last_offset = None if one.end == MAX_OFFSET else one.end - 1
+            left.append(replace(lost, first_offset=one.start, last_offset=last_offset))
     choice.lost = left
     choice.segments += [part for part in parts if part.kept.any()]
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from storage.errors import TierUnavailable
 from storage.files import names
-from storage.files.names import FileKind
 from storage.format.batches import MAGIC_AT, MAX_MAGIC, MOST_BATCH_BYTES, BatchTable, header_of
 from storage.format.decoder import Decoder
 from storage.log.intact import Break, Fault, walk
@@ -99,7 +98,8 @@ class IntactBatches:
     @property
     def is_misnamed(self) -> bool:
         """Whether the file's name says another base offset."""
-        return self.segment.log.path.name.partition(".")[0] != names.segment_file(self.segment.base_offset, FileKind.LOG)[:20]
+        parsed = names.parse_segment_file(self.segment.log.path.name)
+        return parsed is not None and parsed.offset != self.segment.base_offset
 
     @property
     def times(self) -> tuple[int, int] | None:

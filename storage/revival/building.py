@@ -25,7 +25,7 @@ from pathlib import Path
 from storage.append.partition_log import PartitionLog
 from storage.clock import Clock
 from storage.config import LogConfig
-from storage.errors import CorruptBatch, CorruptCheckpoint, PartitionOffline, StorageError
+from storage.errors import CorruptBatch, CorruptCheckpoint, PartitionOffline
 from storage.files import leader_epochs, names, partition_metadata, producer_state
 from storage.files.disk import opened, replace_file
 from storage.files.disk_protocol import Disk

@@ -1,7 +1,7 @@
 """Which replica of a partition is looked at first, and what the others have that it has not, by their ends alone.
 
-As in an unclean leader election: the highest last leader epoch, then the highest log end offset, then the most bytes. Of
-equal ones the first. Where it is not one whole log, `storage.log.batch_choice` decides by all their batches.
+As in an unclean leader election: the highest last leader epoch, then the highest log end offset, then the most bytes.
+Of equal ones the first. Where it is not one whole log, `storage.log.batch_choice` decides by all their batches.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Revival:
     topics: list[TopicPlan]
     partitions: list[PlannedPartition]
     known_features: Mapping[str, int] = field(default_factory=dict)
-    old_transactions: TransactionalIds = TransactionalIds({}, complete=False)
+    old_transactions: TransactionalIds = field(default_factory=lambda: TransactionalIds({}, complete=False))
     built: dict[TopicPartition, Built] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began_anew: bool = False
@@ -512,7 +512,7 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
         if built.aborted:
             yield f"{built.tp}: {len(built.aborted)} open transactions were aborted"
         if built.committed:
-            yield f"{built.tp}: {len(built.committed)} open transactions were committed: their producers had been told so"
+            yield f"{built.tp}: {len(built.committed)} open transactions were committed, as their producers were told"
         left = [
             one
             for one in built.open_transactions

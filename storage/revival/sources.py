@@ -69,9 +69,9 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One partition's directory. `recovery_point`: 0 where no checkpoint tells; `reached`: the offset that its checkpoints
-    say it had. `epochs`: None where the file is missing or does not parse. `last_epoch`: of the last leader that wrote
-    to it, -1 if it is not known. `overrides`: of its topic.properties, None without."""
+    """One partition's directory. `recovery_point`: 0 where no checkpoint tells; `reached`: the offset that its
+    checkpoints say it had. `epochs`: None where the file is missing or does not parse. `last_epoch`: of the last leader
+    that wrote to it, -1 if it is not known. `overrides`: of its topic.properties, None without."""
 
     tp: TopicPartition
     path: Path
@@ -159,7 +159,8 @@ def _with_metadata_together(opened: dict[Path, _Opened]) -> dict[Path, _Opened]:
     }
     for path, source in known.items():
         problem = None if source.metadata is None else source.metadata.problem
-        same = [one for one in known.values() if one.meta and source.meta and one.meta.cluster_id == source.meta.cluster_id]
+        cluster_id = None if source.meta is None else source.meta.cluster_id
+        same = [one for one in known.values() if one.meta is not None and one.meta.cluster_id == cluster_id]
         together = _read_together([one.path for one in same]) if problem is not None and len(same) > 1 else None
         if together is not None and source.metadata is not None and together.end_offset > source.metadata.end_offset:
             problems = tuple(one for one in source.problems if one is not problem)

@@ -47,8 +47,8 @@ def salvage(
 
 
 def copy_chosen(choice: BatchChoice, snapshot: LogSnapshot, target: PartitionLog, progress: Progress) -> Salvaged:
-    """Appends the batches that were chosen for the log of `snapshot`. InvalidRecord when `target` holds messages; errors
-    of its `append_batches`, including that for a batch above its segment.bytes."""
+    """Appends the batches that were chosen for the log of `snapshot`. InvalidRecord when `target` holds messages;
+    errors of its `append_batches`, including that for a batch above its segment.bytes."""
     if target.snapshot().size_bytes:
         raise InvalidRecord(
             "the log to salvage into already holds messages", path=target.path, advice="Salvage into another directory"

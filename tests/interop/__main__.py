@@ -2,6 +2,7 @@
 
 python -m tests.interop turns --rounds 20 --seed 5
 python -m tests.interop differential --logs 300 --damages 300 --seed 7
+python -m tests.interop piles --rounds 300 --seed 1
 """
 
 import argparse
@@ -11,19 +12,25 @@ import time
 from pathlib import Path
 
 from tests.interop import differential, failovers, predictions, three_nodes, turns
+from tests.interop.piles import judge as piles
 
 PROGRAMS = {
-    "differential": differential, "turns": turns, "failovers": failovers, "three_nodes": three_nodes,
+    "differential": differential,
+    "turns": turns,
+    "failovers": failovers,
+    "three_nodes": three_nodes,
     "predictions": predictions,
-}  # fmt: skip
+    "piles": piles,
+}
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.interop")
     parser.add_argument("program", choices=PROGRAMS)
-    parser.add_argument("--rounds", type=int, default=20, help="of turns, failovers and predictions")
+    parser.add_argument("--rounds", type=int, default=20, help="of turns, failovers, predictions and piles")
     parser.add_argument("--ways", default=",".join(three_nodes.WAYS), help="in which three_nodes revives")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--brokers", type=int, default=20, help="of piles: a broker in every so many rounds, 0: none")
     group = parser.add_argument_group("differential")
     group.add_argument("--logs", type=int, default=300)
     group.add_argument("--damages", type=int, default=300)

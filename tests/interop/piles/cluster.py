@@ -1,4 +1,4 @@
-"""The directories of a cluster of three nodes at several moments, as copies of them would be, and what was acknowledged.
+"""The directories of a cluster of three nodes at several moments, and what was acknowledged.
 
     early   copied while all run; the topic `again` has its first life
     later   one node was killed, and copied so; the others run; `again` was deleted and has begun anew, with less
@@ -19,11 +19,10 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaProducer
 
-from tests.interop.client import Client
+from tests.interop.client import Client, Message
 from tests.interop.clusters import Cluster
 from tests.interop.kafka import BROKER_VERSION, Broker
 from tests.interop.reviving import left_open
-from tests.interop.client import Message
 from tests.support.downloads import DOWNLOADS
 from tests.support.waiting import wait_for
 
@@ -126,7 +125,8 @@ def _make(place, room):
         writer.write(120, TOPICS)
         cluster.nodes[3].stop()
         writer.write(60, TOPICS)
-        left_open(Client(cluster.nodes[2].address), "pay", [Message(b"pay/1/0/open/%d" % n) for n in range(4)], 0, "open")
+        messages = [Message(b"pay/1/0/open/%d" % number) for number in range(4)]
+        left_open(Client(cluster.nodes[2].address), "pay", messages, 0, "open")
         time.sleep(2)
     finally:
         cluster.close()

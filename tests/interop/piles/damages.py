@@ -167,8 +167,8 @@ class Damages:
             path.touch()
 
     def side_file(self):
-        files = [path for path in sorted(self.partition().iterdir()) if path.suffix in (".index", ".timeindex", ".snapshot")]
-        path = self.dice.choice(files)
+        kinds = (".index", ".timeindex", ".snapshot")
+        path = self.dice.choice([path for path in sorted(self.partition().iterdir()) if path.suffix in kinds])
         if self.dice.random() < 0.5:
             path.unlink()
         else:
@@ -206,7 +206,5 @@ class Damages:
         return name
 
 
-NAMES = [
-    name for name, it in vars(Damages).items()
-    if callable(it) and name not in ("__init__", "partition", "logs", "log", "twin", "replace", "remove_segment", "hurt")
-]  # fmt: skip
+_HELPERS = ("partition", "logs", "log", "twin", "replace", "remove_segment", "hurt")
+NAMES = [name for name in vars(Damages) if not name.startswith("_") and name not in _HELPERS]

@@ -122,9 +122,9 @@ class Truth:
         for (topic_id, topic, partition), values in acknowledged.items():
             written, known = self.written[topic, partition][topic_id], set()
             for key, batch in written.items():
-                if not batch.attributes & 0x20:
-                    if any(values.get(offset) == value for offset, (_, value) in records(batch).items()):
-                        known.add(key)
+                rows = {} if batch.attributes & 0x20 else records(batch)
+                if any(values.get(offset) == value for offset, (_, value) in rows.items()):
+                    known.add(key)
             self.acknowledged[topic, partition, topic_id] = known
             missing = set(values) - {one for key in known for one in range(written[key].base, written[key].last + 1)}
             assert topic == "state" or not missing, (topic, partition, sorted(missing)[:5])

@@ -1,4 +1,4 @@
-"""Which batch belongs to a log at each offset, and from which of its copies: DESIGN.md, "Which batch belongs to a log"."""
+"""Which batch belongs to a log at each offset, and from which of its copies."""
 
 import os
 import shutil
@@ -166,7 +166,8 @@ def test_of_a_compacted_log_the_segment_that_was_compacted_later_counts(tmp_path
     batches = [Batch(many(10, keys=7)) for _ in range(6)]
     plain = build_log_dir(tmp_path / "plain", {"t": [Partition([x for b in batches for x in (b, ROLL)][:-1])]}).path
     # The first four merged, without the batches at 10 and 20.
-    merged = build_log_dir(tmp_path / "m", {"t": [Partition([batches[0], Batch(many(10, keys=7), base_offset=30)])]}).path
+    items = [batches[0], Batch(many(10, keys=7), base_offset=30)]
+    merged = build_log_dir(tmp_path / "m", {"t": [Partition(items)]}).path
     shutil.copy2(merged / "t-0" / f"{0:020}.log", plain / "t-0" / f"{0:020}.log")
     for number in () if compacted_first else (1, 2):
         for path in plain.glob(f"t-0/{10 * number:020}.*"):

@@ -524,7 +524,7 @@ def without_segment(log_dir, *bases):
 
 
 def test_halves_are_put_together_without_salvage(tmp_path):
-    """A segment is missing in each, and in each another one. What is missing in both is lost, and the report says so."""
+    """A segment is missing in each, and in each another one. What no source has is lost, and the report says so."""
     sources = [without_segment(path, base) for path, base in zip(replicas(tmp_path, (), ()), (40, 80), strict=True)]
     whole = values(*replicas(tmp_path / "whole", ()))
     rehearsed = rehearse(Request(sources, tmp_path / "new"))
@@ -596,7 +596,8 @@ def test_metadata_logs_that_are_damaged_at_different_places_are_one(tmp_path):
     for number, damaged in enumerate((1, 3)):
         topics = {"t": [[b"one"]], "__cluster_metadata": [Partition(batches)]}
         built = build_log_dir(tmp_path / f"n{number}", topics)
-        flip(built.path / "__cluster_metadata-0" / f"{0:020}.log", built["__cluster_metadata", 0].batches[damaged].position + 65)
+        log = built.path / "__cluster_metadata-0" / f"{0:020}.log"
+        flip(log, built["__cluster_metadata", 0].batches[damaged].position + 65)
         sources.append(built.path)
     result = plan(Request(sources, tmp_path / "new"))
     assert result.known_features == {"metadata.version": 29, "transaction.version": 2, "group.version": 1}
