@@ -334,7 +334,7 @@ def damaged(replica: Replica, path: Path, position: int | None, expected: int, f
     """The error for a replica that has messages up to `expected`, and can be read as far as `found` says."""
     return CorruptBatch(
         f"{replica.tp} is damaged",
-        path=path,
+        path=path if exists(path) else replica.path,  # a remote segment is not here
         position=position,
         expected=f"messages up to offset {expected}",
         found=f"up to {found}" if isinstance(found, int) else found,
