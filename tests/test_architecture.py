@@ -108,7 +108,7 @@ ONLY_IN = {
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.arrow*", "kafkafs.spark*", "kafkafs.cli.sql"),
     "duckdb": ("kafkafs.arrow.database",),
-    "matplotlib": ("kafkafs.spark.jobs.stats_plot", "kafkafs.cli.histogram_plot"),
+    "matplotlib": ("kafkafs.cli.stats_plot",),
     "rich": ("kafkafs.cli*",),
     "click": ("kafkafs.cli*",),
     "google": ("kafkafs.decoding.protobuf", "kafkafs.decoding.proto_any", "kafkafs.decoding.proto_files"),

@@ -37,7 +37,7 @@ _GROUPS = {
     "Topics and groups": (
         "topics", "append", "compact", "retain", "groups", "transactions", "metadata", "assign", "completion",
     ),
-    "Analyse": ("count", "histogram", "sql", "spark"),
+    "Analyse": ("stats", "count", "sql", "spark"),
 }  # fmt: skip
 _MODULES = {"diff": "digest", "reindex": "recover", "umount": "mount"}  # those that are in another command's module
 _COMMANDS = {name: _MODULES.get(name, name) for names in _GROUPS.values() for name in names}
@@ -54,8 +54,10 @@ _MEANT = {
 
 # Commands that were removed: for one release each says what to use instead.
 _REMOVED = {
+    "histogram": "`kafkafs stats LOGDIR TP --over-time`",
     "spark compact": "`kafkafs compact LOGDIR TP`",
     "spark latest": "`kafkafs cat LOGDIR TP --latest`, or the recipe for Spark in kafkafs/spark/SPARK.md",
+    "spark stats": "`kafkafs stats LOGDIR [TP]`, or the recipe for Spark in kafkafs/spark/SPARK.md",
     "spark verify": "`kafkafs verify LOGDIR [TP]`, which checks several segments at once",
     "tier": "`kafkafs verify LOGDIR [TP] --tier PATH`: it reports gaps, missing parts and orphans",
 }

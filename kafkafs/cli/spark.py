@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,16 +13,14 @@ import click
 import psutil
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.histogram import drawing
 from kafkafs.cli.process import DATA_ERROR, FOUND, interrupt_quietly, interrupts_kept, logging_disabled
 from kafkafs.cli.shared_options import AS_JSON, ISOLATION, SCHEMAS, TIER, check_destination, tier
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir, say_remote
-from kafkafs.cli.terminal import facts, print_json, print_table
+from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, absent, expand, open_log_dir
+from kafkafs.cli.terminal import facts, print_json
 from storage.types import Isolation
 
 if TYPE_CHECKING:
     from kafkafs.spark.jobs.export import Exported
-    from kafkafs.spark.jobs.stats import HourStats
     from storage.types import TopicPartition
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,7 +30,7 @@ _EXTRA = "Spark is not installed: pip install 'kafkafs[spark]'"
 
 @click.group()
 def spark() -> None:
-    """Export and count whole logs in parallel, on Spark.
+    """Export whole logs in parallel, on Spark.
 
     Without --master, jobs run on all cores of this machine; under spark-submit or with --master, on a cluster whose
     machines see the directories under the same names.
@@ -170,101 +167,9 @@ def export(
         ctx.exit(FOUND)
 
 
-@spark.command()
-@LOGDIR
-@_TP
-@click.option(
-    "--png", type=click.Path(path_type=Path, dir_okay=False), help="Also draw them over time into this PNG file."
-)
-@click.option(
-    "--damage",
-    type=click.Choice(["fail", "skip"]),
-    default="fail",
-    show_default=True,
-    help="For batches that fail their checks: stop, or skip them.",
-)
-@ISOLATION
-@_job_options
-@TIER
-@click.pass_context
-def stats(
-    ctx: click.Context,
-    logdir: Path,
-    tp: str | None,
-    png: Path | None,
-    damage: str,
-    isolation: str,
-    master: str | None,
-    settings: tuple[str, ...],
-    allow_uncompiled: bool,
-    as_json: bool,
-) -> None:
-    """Show messages, bytes, sizes, keys and compression by topic and hour (UTC).
-
-    Sizes are those of keys and values, in bytes. Quantiles are within 9 % and distinct keys within a few percent.
-
-    \b
-    kafkafs spark stats /var/kafka 'orders*'
-    kafkafs spark stats /var/kafka --png traffic.png
-    """
-    log_dir = open_log_dir(logdir)
-    if png is not None:
-        check_destination(png, logdir)
-    draw = None if png is None else drawing(ctx, "kafkafs.spark.jobs.stats_plot")
-    # Checked before Spark starts, which takes seconds.
-    chosen, missing = expand(log_dir, tp), absent(log_dir, tp)
-    say_remote(log_dir, chosen)
-    with _session(ctx, "stats", master, settings) as session:
-        from kafkafs.spark.jobs.stats import stats as run
-
-        found = run(
-            session,
-            logdir,
-            chosen,
-            isolation=Isolation(isolation),
-            keep_damage=damage == "skip",
-            allow_uncompiled=allow_uncompiled,
-            tier=tier(),
-        )
-    if draw is not None:
-        draw(found.hours, png)
-    if as_json:
-        hours = [{**asdict(hour), "compression_ratio": round(hour.compression_ratio, 3)} for hour in found.hours]
-        print_json({"hours": hours, "damaged": found.damaged, "absent": [asdict(tp) for tp in missing]})
-    else:
-        print_table(_STATS_COLUMNS, [_stats_row(hour) for hour in found.hours])
-    _report_absent(missing)
-    if found.damaged:
-        say(f"{found.damaged} damaged places are not counted (kafkafs verify lists them)")
-
-
 def _report_absent(missing: Iterable[TopicPartition]) -> None:
     for tp in missing:
         say(f"{tp} is known to the cluster and not in this directory")
-
-
-_STATS_COLUMNS = (
-    "TOPIC", "HOUR", "MESSAGES", "LOG BYTES", "KEY BYTES", "VALUE BYTES", "SIZE MIN", "P50", "P90", "P99", "MAX",
-    "KEYS", "NO KEY", "NULL VALUES", "RATIO",
-)  # fmt: skip
-
-
-def _stats_row(hour: HourStats) -> tuple[object, ...]:
-    start = "-" if hour.hour_ms is None else _hour_name(hour.hour_ms)
-    return (
-        hour.topic, start, hour.messages, hour.log_bytes, hour.key_bytes, hour.value_bytes, hour.least_size,
-        hour.median_size, hour.p90_size, hour.p99_size, hour.greatest_size, hour.distinct_keys, hour.without_key,
-        hour.tombstones, f"{hour.compression_ratio:.2f}",
-    )  # fmt: skip
-
-
-def _hour_name(milliseconds: int) -> str:
-    """An hour as in the names of `time/`, which have no years of more than four digits."""
-    from kafkafs.spark.jobs.stats import CALENDAR_MS
-
-    if milliseconds not in CALENDAR_MS:
-        return f"{milliseconds} ms"
-    return (datetime(1970, 1, 1) + timedelta(milliseconds=milliseconds)).strftime("%Y-%m-%dT%H")
 
 
 def _exported(done: Exported) -> dict[str, Any]:

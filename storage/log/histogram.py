@@ -1,36 +1,16 @@
-"""Messages and bytes over time: from index entries, and from batch headers where those are not enough.
+"""Messages and bytes over time, in buckets that widen until they are few.
 
-An .index entry has a position and an offset, a .timeindex entry the greatest timestamp up to an offset. So between
-two entries bytes, offsets and two times are known without reading the log. Where both times are in one bucket that is
-enough; otherwise the few batches in between are read. What is exact:
-
-- bytes, each batch at its greatest timestamp; a batch with a lower timestamp than an earlier one of its segment
-counts   where that one does - messages as offsets: those that compaction removed, and transactions' markers, may
-count
-
-Some producers write microseconds or nanoseconds instead of milliseconds. A time after the year 9999 is not a date: a
-batch with one counts as if it had no timestamp, and the others of its segment where they belong.
+A time after the year 9999 is not a date: some producers write microseconds or nanoseconds instead of milliseconds. What
+has no date is counted separately.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from storage.format.batches import BatchTable
-from storage.log import reader
-from storage.log.scanning import scan_batches
-from storage.log.segment import LOOKUP_BYTES, WINDOW_BYTES, Segment
-from storage.log.snapshot import LogSnapshot
-from storage.types import NO_TIMESTAMP
-
-if TYPE_CHECKING:
-    pass
-
 
 _Int64s = npt.NDArray[np.int64]
 
@@ -45,7 +25,18 @@ WIDTHS: Final = (
     *(n * _HOUR for n in (1, 2, 3, 6, 12)),
     *(n * _DAY for n in (1, 2, 7, 14, 28, 91, 364, 3640)),
 )
+# The widths of counting: each divides the next.
+_STEPS: Final = (
+    1, 10, 100, _SECOND, 10 * _SECOND, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY,
+    3640 * _DAY,
+)  # fmt: skip
 _LAST_MS: Final = 253_402_300_799_999  # of the year 9999
+_MOST_COUNTED: Final = 4096
+MOST_BUCKETS: Final = 1_000_000
+
+
+class TooManyBuckets(ValueError):
+    """The width that was given makes more than MOST_BUCKETS of the times that occur."""
 
 
 class Histogram(NamedTuple):
@@ -65,147 +56,87 @@ class Histogram(NamedTuple):
         return self.start_ms + np.arange(len(self.messages), dtype=np.int64) * self.width_ms
 
 
-class _Pieces(NamedTuple):
-    """Spans of a segment, int64 columns: messages, bytes, positions, and the greatest timestamps before and at the end.
+class HistogramCounter:
+    """Counts messages and bytes by time, in at most 4,096 buckets; of `width_ms` where it is given, then in at most
+    MOST_BUCKETS."""
 
-    `whole`: reading the log would not tell more.
-    """
+    def __init__(self, width_ms: int | None = None) -> None:
+        self._fixed = width_ms is not None
+        self._width = width_ms or _STEPS[0]
+        self._first = 0  # the bucket, counted from 1970, that the first column is
+        self._totals = np.zeros((2, 0), np.int64)  # messages, bytes
+        self._undated = np.zeros(2, np.int64)
 
-    messages: _Int64s
-    size: _Int64s
-    position: _Int64s
-    before_ms: _Int64s
-    end_ms: _Int64s
-    whole: npt.NDArray[np.bool_]
+    def add_messages(self, times_ms: _Int64s) -> None:
+        """Count a message at each of these times. TooManyBuckets."""
+        self._add(0, times_ms, None)
 
+    def add_bytes(self, times_ms: _Int64s, sizes: _Int64s) -> None:
+        """Count these bytes at these times. TooManyBuckets."""
+        self._add(1, times_ms, sizes)
 
-def histogram(snapshots: Sequence[LogSnapshot], *, buckets: int = 60, width_ms: int | None = None) -> Histogram:
-    """All messages of some logs over time, in at most `buckets` of one of the WIDTHS; or of `width_ms`.
+    def histogram(self, most: int = 40) -> Histogram:
+        """The counts in at most `most` buckets of one of the WIDTHS, or in those of the width that was given."""
+        width, count = self._width, self._totals.shape[1]
+        if count and not self._fixed:
+            further = (WIDTHS[-1] << doubled for doubled in itertools.count(1))
+            start, end = self._first * self._width, (self._first + count - 1) * self._width
+            width = next(
+                wider
+                for wider in itertools.chain(WIDTHS, further)
+                if wider % self._width == 0 and end // wider - start // wider < most
+            )
+        first, totals = self._regrouped(width)
+        undated = self._undated.tolist()
+        return Histogram(first * width, width if count else self._width, totals[0], totals[1], *undated)
 
-    Damage is skipped. SegmentGone when files are removed meanwhile; ValueError when `width_ms` makes more than a
-    million.
-    """
-    known = [
-        (snapshot, segment, pieces)
-        for snapshot in snapshots
-        for segment in snapshot.segments
-        if (pieces := _pieces(snapshot, segment)) is not None
-    ]
-    ends = np.concatenate([pieces.end_ms for _, _, pieces in known]) if known else np.empty(0, np.int64)
-    dated = ends[ends > NO_TIMESTAMP]
-    if not len(dated):
-        undated = [int(sum(pieces[column].sum() for _, _, pieces in known)) for column in (0, 1)]
-        nothing = np.zeros(0, np.int64)
-        return Histogram(0, width_ms or _DAY, nothing, nothing, *undated)
-    begins = np.concatenate([np.where(pieces.before_ms < 0, pieces.end_ms, pieces.before_ms) for _, _, pieces in known])
-    first, last = int(begins[begins > NO_TIMESTAMP].min()), int(dated.max())
-    width = width_ms or _width(first, last, buckets)
-    start = first // width * width
-    count = (last - start) // width + 1
-    if count > 1_000_000:
-        raise ValueError(f"{count} buckets of {width} ms")
-    totals = np.zeros((2, count + 1), np.int64)  # the last is for messages without a timestamp
-    for snapshot, segment, pieces in known:
-        split = ~pieces.whole & (pieces.before_ms // width != pieces.end_ms // width)
-        told = pieces.messages.copy()
-        for row in np.flatnonzero(split).tolist():
-            position, before = int(pieces.position[row]), int(pieces.before_ms[row])
-            looked_at = _from_headers(snapshot, segment, position, position + int(pieces.size[row]), before)
-            _add(totals, looked_at, looked_at.whole, start, width)
-            _correct_neighbours(pieces, row, int(told[row]), looked_at)
-        _add(totals, pieces, ~split, start, width)
-    return Histogram(start, width, totals[0, :-1], totals[1, :-1], int(totals[0, -1]), int(totals[1, -1]))
+    def _add(self, row: int, times_ms: _Int64s, weights: _Int64s | None) -> None:
+        if not len(times_ms):
+            return
+        least, most = int(times_ms.min()), int(times_ms.max())
+        if least < 0 or most > _LAST_MS:
+            dated = (times_ms >= 0) & (times_ms <= _LAST_MS)
+            missing = np.count_nonzero(~dated) if weights is None else weights[~dated].sum()
+            self._undated[row] += int(missing)
+            self._add(row, times_ms[dated], None if weights is None else weights[dated])
+            return
+        self._reach(least, most)
+        first, last = least // self._width - self._first, most // self._width - self._first
+        if first == last:
+            self._totals[row, first] += len(times_ms) if weights is None else int(weights.sum())
+            return
+        slots = times_ms // self._width - (self._first + first)
+        counts = np.bincount(slots, weights)
+        self._totals[row, first : last + 1] += counts.astype(np.int64)
 
+    def _reach(self, least_ms: int, most_ms: int) -> None:
+        """Make room for these times; widen the buckets until they are few enough."""
+        while True:
+            first, last = least_ms // self._width, most_ms // self._width
+            count = self._totals.shape[1]
+            if count:
+                first, last = min(first, self._first), max(last, self._first + count - 1)
+            if last - first < (MOST_BUCKETS if self._fixed else _MOST_COUNTED):
+                break
+            if self._fixed:
+                raise TooManyBuckets(f"{last - first + 1} buckets of {self._width} ms; at most {MOST_BUCKETS}")
+            wider = next(step for step in _STEPS if step > self._width)
+            self._first, self._totals = self._regrouped(wider)
+            self._width = wider
+        if last - first + 1 > count:
+            totals = np.zeros((2, last - first + 1), np.int64)
+            if count:
+                totals[:, self._first - first : self._first - first + count] = self._totals
+            self._first, self._totals = first, totals
 
-def _correct_neighbours(pieces: _Pieces, row: int, told: int, looked_at: _Pieces) -> None:
-    """Corrects the counts from indexes (`told`), which are a batch too late, see `_pieces`; here both ends are
-    known."""
-    if not len(looked_at.messages):
-        return
-    first = 0 if row == 0 or pieces.whole[row - 1] else int(looked_at.messages[0])
-    behind = told + first - int(looked_at.messages.sum())
-    if first:
-        pieces.messages[row - 1] -= first
-    if row + 1 < len(pieces.whole) and not pieces.whole[row + 1]:
-        pieces.messages[row + 1] += behind
-
-
-def _width(first: int, last: int, buckets: int) -> int:
-    further = (WIDTHS[-1] << doubled for doubled in itertools.count(1))  # from the year 1 to 9999 in few buckets
-    return next(width for width in itertools.chain(WIDTHS, further) if last // width - first // width < buckets)
-
-
-def _add(totals: _Int64s, pieces: _Pieces, chosen: npt.NDArray[np.bool_], start: int, width: int) -> None:
-    count = totals.shape[1] - 1
-    ends = pieces.end_ms[chosen]
-    slots = np.where(ends < 0, count, np.clip((ends - start) // width, 0, count - 1))
-    for total, values in zip(totals, (pieces.messages, pieces.size), strict=True):
-        np.add.at(total, slots, values[chosen])
-
-
-def _pieces(snapshot: LogSnapshot, segment: Segment) -> _Pieces | None:
-    """The spans of a segment: from its indexes, and from headers before their first entry and after their last.
-
-    From headers alone where there is no usable index. None for a segment of which nothing may be read.
-    """
-    end = snapshot.end_position(segment)
-    start = 0
-    if snapshot.log_start_offset > segment.base_offset:
-        place = reader.find_batch(snapshot, snapshot.log_start_offset)
-        if place is None or place.segment.base_offset > segment.base_offset:
-            return None
-        start = place.position if place.segment is segment else 0
-    if start >= end:
-        return None
-    index, times = segment.offset_index(end), segment.time_index(end)
-    positions, offsets = index.positions, index.offsets
-    chosen = (positions > start) & (positions < end)
-    positions, offsets = positions[chosen], offsets[chosen]
-    # After a time that is not a date the time index has no other: none is greater.
-    usable = len(times) > 0 and times.last.timestamp <= _LAST_MS
-    if index.problem is not None or times.problem is not None or not usable or len(positions) < 2:
-        return _from_headers(snapshot, segment, start, end)
-    first, last = segment.batch_at(int(positions[0]), end), segment.batch_at(int(positions[-1]), end)
-    if first is None or last is None:
-        return _from_headers(snapshot, segment, start, end)
-    head = _from_headers(snapshot, segment, start, int(positions[0]))
-    # The greatest timestamp up to each entry's batch.
-    slots = times.offsets.searchsorted(offsets, side="right") - 1
-    greatest = np.where(slots < 0, int(head.end_ms.max(initial=NO_TIMESTAMP)), times.timestamps[slots])
-    tail = _from_headers(snapshot, segment, int(positions[-1]), end, int(greatest[-1]))
-    spans, unread = (np.diff(offsets), np.diff(positions)), np.zeros(len(slots) - 1, np.bool_)
-    middle = _Pieces(*spans, positions[:-1], greatest[:-1], greatest[1:], unread)
-    # An entry's offset is the last of the batch that begins at its position, so between entries counts are a batch
-    # late.
-    middle.messages[0] += _count(first)
-    middle.messages[-1] -= _count(last)
-    return _Pieces(*(np.concatenate(columns) for columns in zip(head, middle, tail, strict=True)))
-
-
-def _count(batch: BatchTable) -> int:
-    base, last = int(batch.base_offset[0]), int(batch.last_offset[0])
-    return 1 if base < 0 else last - base + 1
-
-
-def _from_headers(
-    snapshot: LogSnapshot, segment: Segment, start: int, end: int, greatest_ms: int = NO_TIMESTAMP
-) -> _Pieces:
-    """A span for each batch; `greatest_ms` is the greatest timestamp before. Compressed message sets of the old
-    formats count the offsets since the batch before, or one."""
-    columns: list[_Int64s] = []
-    before = segment.base_offset - 1 if start == 0 else None
-    for one in scan_batches(snapshot, segment, start, end, window=min(max(end - start, LOOKUP_BYTES), WINDOW_BYTES)):
-        table = one.table
-        if not table.rows:
-            continue
-        last = table.last_offset
-        previous = np.concatenate(([last[0] - 1 if before is None else before], last[:-1]))
-        count = last - np.where(table.base_offset < 0, previous + 1, table.base_offset) + 1
-        beyond = table.max_timestamp > _LAST_MS
-        stamps = np.where(beyond, NO_TIMESTAMP, table.max_timestamp)
-        greatest = np.maximum.accumulate(np.maximum(stamps, greatest_ms))
-        before, greatest_ms = int(last[-1]), int(greatest[-1])
-        greatest = np.where(beyond, NO_TIMESTAMP, greatest)
-        columns.append(np.stack((count, table.size, table.position, greatest, greatest)))
-    found = np.concatenate(columns, axis=1) if columns else np.empty((5, 0), np.int64)
-    return _Pieces(found[0], found[1], found[2], found[3], found[4], np.ones(found.shape[1], np.bool_))
+    def _regrouped(self, width_ms: int) -> tuple[int, _Int64s]:
+        """The first bucket and the counts in buckets of a multiple of the width."""
+        count = self._totals.shape[1]
+        if not count or width_ms == self._width:
+            return self._first, self._totals
+        slots = (self._first + np.arange(count, dtype=np.int64)) * self._width // width_ms
+        first = int(slots[0])
+        totals = np.zeros((2, int(slots[-1]) - first + 1), np.int64)
+        for total, counts in zip(totals, self._totals, strict=True):
+            np.add.at(total, slots - first, counts)
+        return first, totals

@@ -15,7 +15,6 @@ READS = {
     "dump": ("{file}",),
     "fetch": ("{log} {tp} --offset 0 --max-bytes 100000",),
     "groups": ("{log}", "{log} g1"),
-    "histogram": ("{log} {tp}",),
     "metadata": ("{log}", "{log} --json", "{log} --diff 2024-01-01"),
     "mirror": ("{log} {out}", "{log} {out} --manifest {out}.json"),
     "recover": ("{log} --dry-run", "{log} --dry-run --json"),
@@ -25,6 +24,7 @@ READS = {
     "salvage": ("{log} {tp} --to {out}",),
     "schemas": ("{log}", "{log} --to {out}"),
     "sql": ('{log} SELECT(count(value),max(offset))FROM"{topic}"', '{log} SELECT*FROM"{topic}"'),
+    "stats": ("{log} --distinct-keys --over-time", "{log} {tp} --decode --json"),
     "topics list": ("{log}", "{log} --json"),
     "topics describe": ("{log}", "{log} --json"),
     "transactions": ("{log}",),
@@ -49,5 +49,4 @@ NOT_TRIED = {
     "mount": "tried apart, as a mount",
     "umount": "tried apart, as a mount",
     "spark export": "Spark takes seconds to start; its tasks read as these commands do",
-    "spark stats": "as spark export",
 }

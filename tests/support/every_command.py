@@ -43,7 +43,6 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
         ["LOGS", "readers"],
         ["LOGS", "readers", "--reset-to", "earliest", "--topic", "orders", "--force"],
     ],
-    "histogram": [["LOGS", "orders", "--png", "OUT.png"]],
     "mirror": [
         ["LOGS", "OUT", "orders"],
         ["LOGS", "OUT", "orders", "--until", "2023-11-14T22:14", "--manifest", "OUT.json"],
@@ -62,8 +61,8 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
     "salvage": [["LOGS", "orders/0", "--to", "OUT"]],
     "schemas": [["LOGS"], ["LOGS", "--to", "OUT"]],
     "spark export": [["LOGS", "OUT", "orders", *_SPARK]],
-    "spark stats": [["LOGS", "orders", *_SPARK]],
     "sql": [["LOGS", "SELECT count(o.value), count(d.value) FROM orders o, decoded d", "-o", "OUT.csv"]],
+    "stats": [["LOGS", "--over-time", "1h", "--png", "OUT.png"], ["LOGS", "decoded", "--decode", "--distinct-keys"]],
     "topics alter": [["LOGS", "orders", "--config", "retention.ms=-1", "--partitions", "3"]],
     "topics create": [["LOGS", "new", "--partitions", "2"]],
     "topics delete": [["LOGS", "orders"]],

@@ -20,7 +20,7 @@ from kafkafs.spark.worker_start import Started
 from storage.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -54,37 +54,6 @@ def run_tasks(
     with _job(spark, what) as context:
         outcomes = context.parallelize(tasks, len(tasks)).map(caught).collect()
     return list(_results(outcomes))
-
-
-def reduce_tasks(
-    spark: SparkSession,
-    work: Callable[[T], Mapping[K, R]],
-    merge: Callable[[R, R], R],
-    tasks: Sequence[T],
-    what: str,
-    *,
-    allow_uncompiled: bool = False,
-) -> dict[K, R]:
-    """The results of `work` by key, merged over all tasks by a shuffle. Errors as from `run_tasks`."""
-    if not tasks:
-        return {}
-    require_compiled(allow_uncompiled)
-    caught = _catching(work, allow_uncompiled)
-
-    def pairs(task: T) -> list[tuple[K | None, R | Exception]]:
-        outcome = caught(task)
-        return [(None, outcome)] if isinstance(outcome, Exception) else [*outcome.items()]
-
-    def merged(one: R | Exception, other: R | Exception) -> R | Exception:
-        return one if isinstance(one, Exception) or isinstance(other, Exception) else merge(one, other)
-
-    with _job(spark, what) as context:
-        parallelism = min(len(tasks), int(context.defaultParallelism))
-        found = context.parallelize(tasks, len(tasks)).flatMap(pairs).reduceByKey(merged, parallelism).collectAsMap()
-    failed = found.pop(None, None)
-    if isinstance(failed, Exception):
-        raise failed
-    return found  # type: ignore[return-value]  # errors have the key None
 
 
 def _results(outcomes: Iterable[R | Exception]) -> Iterator[R]:

@@ -27,9 +27,8 @@ MAKING = (
     "salvage GOOD t --to DEST",
     "schemas SCHEMAS --to DEST",
     "spark export GOOD DEST",
-    "spark stats GOOD --png DEST",
-    "histogram GOOD t --png DEST",
-    "histogram GOOD t --svg DEST",
+    "stats GOOD --png DEST",
+    "stats GOOD t --svg DEST",
     "topics create DEST t",
 )
 

@@ -36,7 +36,6 @@ PRINTING = (
     "dump LOGS/t-0/00000000000000000000.log",
     "fetch LOGS t/0 --offset 0 --max-bytes 1000",
     "groups LOGS",
-    "histogram LOGS t",
     "metadata BROKER",
     "mirror LOGS NEW",
     "recover LOGS --dry-run",
@@ -46,6 +45,7 @@ PRINTING = (
     "salvage LOGS t --to NEW",
     "schemas SCHEMAS",
     "spark export --help",
+    "stats LOGS t",
     "sql LOGS 'SELECT count(*) FROM t'",
     "topics describe LOGS",
     "topics list LOGS",
@@ -56,7 +56,7 @@ PRINTING = (
 SILENT = {"append", "mount", "umount"}
 # A closed pipe ends these as it ends cat(1). The others clean up first.
 FILTERS = {
-    "cat", "count", "diff", "digest", "doctor", "dump", "fetch", "groups", "histogram", "metadata", "schemas", "topics",
+    "cat", "count", "diff", "digest", "doctor", "dump", "fetch", "groups", "metadata", "schemas", "stats", "topics",
     "transactions", "verify",
 }  # fmt: skip
 

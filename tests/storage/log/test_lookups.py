@@ -1,9 +1,8 @@
-"""What is asked of whole logs, as brokers answer it and against plain scans: offsets, cuts, counts, histograms."""
+"""What is asked of whole logs, as brokers answer it and against plain scans: offsets, cuts, counts."""
 
 import json
 import random
 import struct
-from collections import Counter
 
 import pytest
 
@@ -11,10 +10,8 @@ from storage.errors import CorruptBatch
 from storage.format.block import Record
 from storage.log.counting import count_messages, nth_message
 from storage.log.greatest_timestamp import greatest_timestamp
-from storage.log.histogram import histogram
 from storage.log.log_dir import LogDir
 from storage.log.offset_lookup import offset_for_timestamp
-from storage.log.scanning import scan_batches
 from storage.log.time_cut import MixedBatch, cut_at
 from storage.types import Isolation, TimestampOffset, TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Codec, Partition, build_log_dir, commit, many
@@ -267,64 +264,3 @@ def test_damage_is_an_error(tmp_path):
     flip(third, 70)  # within the records
     with pytest.raises(CorruptBatch, match="checksum"):
         count_messages(snapshot, 7, 9, Isolation.READ_UNCOMMITTED)
-
-
-# Histograms of real logs against a look at every batch.
-
-LOGS = {
-    "codecs": ["c-none-0", "c-zstd-1"],
-    "times": ["t-create-0", "t-append-0", "t-deleted-1"],
-    "roll": ["roll-ms-0", "index-interval-0-0", "index-interval-100-0"],
-    "transactions": ["tx-aborts-0"],
-    "compaction-after": ["cmp-plain-0"],
-    "v0": ["v0-none-0", "v0-v1-v2-0"],
-    "v1": ["v1-gzip-0"],
-}
-
-
-def sizes_of_batches(snapshot):
-    """(greatest timestamp so far within the segment, bytes) of every batch above the log start."""
-    found = []
-    for segment in snapshot.segments:
-        greatest = -1
-        for window in scan_batches(snapshot, segment, 0):
-            table = window.table
-            for timestamp, size, last in zip(
-                table.max_timestamp.tolist(), table.size.tolist(), table.last_offset.tolist(), strict=True
-            ):
-                greatest = max(greatest, timestamp)
-                if last >= snapshot.log_start_offset:
-                    found.append((greatest, size))
-    return found
-
-
-def stored(found):
-    pairs = zip(found.starts_ms.tolist(), found.size_bytes.tolist(), strict=True)
-    return Counter({start: size for start, size in [*pairs, (-1, found.undated_bytes)] if size})
-
-
-@requires_fixtures
-@pytest.mark.parametrize(
-    ("fixture", "partition"), [(name, one) for name, partitions in LOGS.items() for one in partitions]
-)
-@pytest.mark.parametrize("buckets", [3, 40, 500])
-def test_against_every_batch(fixture, partition, buckets):
-    snapshot = snapshot_in(FIXTURES / fixture / "log", partition)
-    found = histogram([snapshot], buckets=buckets)
-    assert len(found.messages) <= buckets
-    assert (found.messages >= 0).all()
-    expected = Counter()
-    for timestamp, size in sizes_of_batches(snapshot):
-        expected[timestamp // found.width_ms * found.width_ms if timestamp >= 0 else -1] += size
-    assert stored(found) == expected
-
-
-def test_several_logs_are_added_up_and_without_an_index_headers_tell(tmp_path):
-    items = [Batch([Record(None, b"message", (), START_MS + n * 3000)] * 3) for n in range(400)]
-    snapshot = snapshot_of(tmp_path, items, index_interval_bytes=500)
-    one, two = histogram([snapshot]), histogram([snapshot, snapshot])
-    assert (two.messages == 2 * one.messages).all()
-    assert (two.starts_ms == one.starts_ms).all()
-    for path in (tmp_path / "t-0").glob("*index"):
-        path.write_bytes(b"garbage that is no index at all")
-    assert stored(histogram([snapshot_in(tmp_path)])) == stored(one)

@@ -1,4 +1,4 @@
-"""A histogram as a picture: messages and bytes over time. Needs matplotlib."""
+"""Messages and bytes over time as a picture. Needs matplotlib."""
 
 from __future__ import annotations
 
