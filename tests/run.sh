@@ -124,7 +124,7 @@ stop_if_uncompiled() {
 run_pytest() { "$venv/bin/python" -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder "$@"; }
 
 extras=dev,schemas,sql,tier
-everything=dev,schemas,spark,plot,tier
+everything=dev,replay,schemas,spark,plot,tier
 
 find_python
 case ${1:-} in

@@ -75,6 +75,7 @@ PACKAGES = {
         "storage.format", "storage.files", "storage.tier", "storage.log", "storage.latest", "kafkafs.formats",
         "kafkafs.schemas", "kafkafs.decoding", "kafkafs.reading",
     ),
+    "kafkafs.replay": ("storage.format", "kafkafs.schemas"),
     "kafkafs.writing": (
         "storage.format", "storage.config", "storage.files", "storage.append", "storage.directory",
         KAFKAFS_GROUND,
@@ -97,7 +98,7 @@ PACKAGES = {
         "storage.staged_writes", "storage.directory", "storage.verify", "storage.compaction",
         "storage.coordinators", "storage.diagnosis", "storage.upkeep", "storage.backup", "storage.revival",
         KAFKAFS_GROUND, "kafkafs.formats", "kafkafs.schemas", "kafkafs.decoding", "kafkafs.reading",
-        "kafkafs.arrow", "kafkafs.writing", "kafkafs.spark", "kafkafs.tree", "kafkafs.mounting",
+        "kafkafs.arrow", "kafkafs.replay", "kafkafs.writing", "kafkafs.spark", "kafkafs.tree", "kafkafs.mounting",
     ),
 }  # fmt: skip
 
@@ -108,6 +109,7 @@ ONLY_IN = {
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.arrow*", "kafkafs.spark*", "kafkafs.cli.sql"),
     "duckdb": ("kafkafs.arrow.database",),
+    "confluent_kafka": ("kafkafs.replay.cluster", "kafkafs.replay.replaying"),
     "matplotlib": ("kafkafs.cli.stats_plot",),
     "rich": ("kafkafs.cli*",),
     "click": ("kafkafs.cli*",),

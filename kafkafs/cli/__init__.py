@@ -33,7 +33,7 @@ atexit.register(gc.freeze)
 _GROUPS = {
     "Read": ("mount", "umount", "cat", "dump", "fetch", "schemas"),
     "Repair": ("doctor", "verify", "recover", "reindex", "salvage", "revive"),
-    "Back up": ("mirror", "digest", "diff"),
+    "Back up": ("mirror", "replay", "digest", "diff"),
     "Topics and groups": (
         "topics", "append", "compact", "retain", "groups", "transactions", "metadata", "assign", "completion",
     ),

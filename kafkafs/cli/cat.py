@@ -14,9 +14,10 @@ import click
 from kafkafs import compiled_kernels
 from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, TIER, today
+from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, TIER, TIMES
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
-from kafkafs.reading.range_names import LastMessages, MalformedRange, OffsetSpec, TimeSpec, parse_times
+from kafkafs.cli.where import WHERE, refusals, where_filter
+from kafkafs.reading.range_names import LastMessages, OffsetSpec, TimeSpec
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
@@ -30,13 +31,6 @@ if TYPE_CHECKING:
 
 DECODED: Final = "decoded"
 _POLL_SECONDS: Final = 0.15
-
-
-def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
-    try:
-        return None if text is None else parse_times(text, today())
-    except MalformedRange as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _format(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
@@ -66,14 +60,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern())
 @OFFSETS
-@click.option(
-    "--time",
-    "times",
-    callback=_times,
-    metavar="R",
-    help="2026-11-20, today, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC without a"
-    " zone. An instant may be epoch milliseconds (13 digits).",
-)
+@TIMES
 @click.option(
     "--format",
     "form",
@@ -92,12 +79,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
 @click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
-@click.option(
-    "--where",
-    "expression",
-    metavar="EXPRESSION",
-    help="Only messages for which this is true: an expression of DuckDB over the columns that `kafkafs sql` has.",
-)
+@WHERE
 @ISOLATION
 @TIER
 @click.pass_context
@@ -172,16 +154,9 @@ def cat(
     if slow is not None:
         say(slow)
     added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
-    where = None if expression is None else _where(expression, log_dir, schemas_path, targets)
-    refused: tuple[type[Exception], ...] = ()
-    if where is not None:
-        from kafkafs.arrow.database import BadQuery
-
-        refused = (BadQuery,)
-    try:
+    where = None if expression is None else where_filter(expression, log_dir, schemas_path, targets)
+    with refusals(where):
         printed = _print(log_dir, targets, question, make_format, added if follow else None, where, most)
-    except refused as error:
-        raise click.UsageError(f"--where: {error}") from None
     if printed.failed:
         ctx.exit(DATA_ERROR)
     if key is not None and not printed.messages and not (offsets or times or headers or expression or latest or follow):
@@ -259,21 +234,6 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
         return made[tp][0]
 
     return make
-
-
-def _where(expression: str, log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> Where:
-    """The filter of --where, which decodes by the schemas that there are, if there are some."""
-    from kafkafs.arrow.database import BadQuery, Where
-    from kafkafs.schemas.sources import schemas_of
-    from kafkafs.schemas.steady_schemas import SteadySchemas
-    from storage.format.messages import GROUPS
-
-    source = schemas_of(log_dir, path)
-    decoded = source.registry() or any(tp.topic in GROUPS for tp in targets)
-    try:
-        return Where(expression, SteadySchemas(source) if decoded else None)
-    except (ImportError, BadQuery) as error:
-        raise click.UsageError(f"--where: {error}") from None
 
 
 def _print(

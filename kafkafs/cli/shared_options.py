@@ -13,11 +13,12 @@ from storage.errors import BadDestination
 from storage.types import Isolation
 
 if TYPE_CHECKING:
-    from kafkafs.reading.range_names import OffsetSpec
+    from kafkafs.reading.range_names import OffsetSpec, TimeSpec
     from storage.tier.tier import Tier
 
 
 _Parsed = TypeVar("_Parsed")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType[_Parsed]):
@@ -59,13 +60,20 @@ def check_destination(path: Path, *sources: Path) -> None:
 
 
 AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-ISOLATION: Final = click.option(
-    "--isolation",
-    type=click.Choice([isolation.value for isolation in Isolation]),
-    default=Isolation.READ_UNCOMMITTED.value,
-    show_default=True,
-    help="read_committed leaves out aborted messages and stops at open transactions.",
-)
+
+
+def isolation_option(default: Isolation) -> Callable[[_Command], _Command]:
+    """`--isolation`, with this value where it is not given."""
+    return click.option(
+        "--isolation",
+        type=click.Choice([isolation.value for isolation in Isolation]),
+        default=default.value,
+        show_default=True,
+        help="read_committed leaves out aborted messages and stops at open transactions.",
+    )
+
+
+ISOLATION: Final = isolation_option(Isolation.READ_UNCOMMITTED)
 
 SCHEMAS: Final = click.option(
     "--schemas",
@@ -135,6 +143,25 @@ OFFSETS: Final = click.option(
     callback=_offsets,
     metavar="R",
     help="100-199, 100-, 100+50, last-10, -10 or 100; earliest (everything) or latest (what comes with --follow).",
+)
+
+
+def _times(_ctx: click.Context, _param: click.Parameter, text: str | None) -> TimeSpec | None:
+    from kafkafs.reading.range_names import MalformedRange, parse_times
+
+    try:
+        return None if text is None else parse_times(text, today())
+    except MalformedRange as error:
+        raise click.BadParameter(str(error)) from None
+
+
+TIMES: Final = click.option(
+    "--time",
+    "times",
+    callback=_times,
+    metavar="R",
+    help="2026-11-20, today, 2026-11-20T10--, 2026-11-20T10--2026-11-20T12, until-2026-11-20, last-1h; UTC without a"
+    " zone. An instant may be epoch milliseconds (13 digits).",
 )
 
 

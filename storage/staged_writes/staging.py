@@ -138,7 +138,7 @@ def staged_spans(log_dir: Path, file: StagedBatchFile, first_offset: int = 0) ->
     path = path_of(log_dir, file)
     size, end_offset = file.size_bytes, first_offset
     segment = Segment(path.parent, 0, LogFile(path), size)
-    snapshot = LogSnapshot(file.tp, (segment,), 0, file.records, size, size, (), Transactions(path.parent))
+    snapshot = LogSnapshot(file.tp, (segment,), 0, file.records, size, size, 0, Transactions(path.parent))
     try:
         for span in spans_between(snapshot, first_offset):
             assert isinstance(span.data, memoryview)

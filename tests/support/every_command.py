@@ -51,6 +51,7 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
     "mount": None,
     "recover": [["LOGS"], ["LOGS", "orders/0"], ["LOGS", "--dry-run"]],
     "reindex": [["LOGS", "orders"]],
+    "replay": None,
     "retain": [["LOGS"], ["LOGS", "orders", "--before", "end"], ["LOGS", "--dry-run"]],
     "revive": [
         ["LOGS", "--to", "OUT", "--salvage"],

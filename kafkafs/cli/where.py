@@ -1,0 +1,52 @@
+"""`--where`: only the messages for which an expression of DuckDB is true."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from kafkafs.arrow.database import Where
+    from storage.log.log_dir import LogDir
+
+WHERE: Final = click.option(
+    "--where",
+    "expression",
+    metavar="EXPRESSION",
+    help="Only messages for which this is true: an expression of DuckDB over the columns that `kafkafs sql` has.",
+)
+
+
+def where_filter(expression: str, log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> Where:
+    """The filter of --where, which decodes by the schemas that there are, if there are some."""
+    from kafkafs.arrow.database import BadQuery, Where
+    from kafkafs.schemas.sources import schemas_of
+    from kafkafs.schemas.steady_schemas import SteadySchemas
+    from storage.format.messages import GROUPS
+
+    source = schemas_of(log_dir, path)
+    decoded = source.registry() or any(tp.topic in GROUPS for tp in targets)
+    try:
+        return Where(expression, SteadySchemas(source) if decoded else None)
+    except (ImportError, BadQuery) as error:
+        raise click.UsageError(f"--where: {error}") from None
+
+
+@contextmanager
+def refusals(where: Where | None) -> Iterator[None]:
+    """Within the block an expression that fails for a message is wrong usage."""
+    if where is None:
+        yield
+        return
+    from kafkafs.arrow.database import BadQuery
+
+    try:
+        yield
+    except BadQuery as error:
+        raise click.UsageError(f"--where: {error}") from None

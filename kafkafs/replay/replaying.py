@@ -1,0 +1,240 @@
+"""Replays partitions: finds the place where an earlier run has ended, and produces the messages from there on.
+
+How the place is found: the map has what was acknowledged and written down. What has arrived since is behind it at the
+target, in order, because there is one idempotent producer a partition. So the target is read from there to its end, and
+its messages are the next of the source, one after the other; those that are not are another producer's.
+
+- Where the target is compacted, messages of ours may be missing between. As long as nobody else has produced there, the
+  offset of each that is left says which of ours it is.
+- Where nothing tells our messages from others', the run ends with an error and changes nothing: others' messages where
+  the target has its own timestamps or is compacted, retention, a topic that was created again.
+- What a broker appends of a killed run after this reading would be there twice. The first message that is acknowledged
+  shows that: then the run ends with an error, which names both.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from kafkafs.replay.cluster import Cluster, Message, TargetTopic
+from storage.errors import CorruptData, InvalidRecord, RecordTooLarge, StorageError
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from confluent_kafka import Producer
+
+    from kafkafs.replay.arrivals import ArrivalMap, Arrivals
+    from storage.format.block import RecordBlock
+
+_TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
+_POLL_MASK: Final = 1023  # acknowledgements are handled after so many messages
+_FLUSH_S: Final = 1.0  # the map is written this often
+_END_S: Final = 10.0  # how long an interrupted run waits for acknowledgements
+_Headers = list[tuple[str, str | bytes | None]]
+_Row = tuple[int, int, bytes | None, bytes | None, _Headers | None]
+
+
+def rows_of(tp: TopicPartition, block: RecordBlock) -> Iterator[_Row]:
+    """The records of a block: offset, timestamp, key, value, headers. InvalidRecord for the name of a header that is
+    not UTF-8, which a client cannot send."""
+    headers: list[_Headers | None] = [None] * len(block)
+    for row in np.flatnonzero(block.headers_count > 0).tolist():
+        try:
+            headers[row] = [(name.decode(), value) for name, value in block.headers(row)]
+        except UnicodeDecodeError:
+            what = f"{tp}: the name of a header is not UTF-8, and clients cannot send it"
+            raise InvalidRecord(what, offset=int(block.offset[row])) from None
+    offsets, timestamps = block.offset.tolist(), block.timestamp.tolist()
+    return zip(offsets, timestamps, _texts(block, "key"), _texts(block, "value"), headers, strict=True)
+
+
+def _texts(block: RecordBlock, column: Any) -> list[bytes | None]:
+    memory, ends = block.gather(column)
+    data, lengths = bytes(memory), block.key_length if column == "key" else block.value_length
+    starts = np.concatenate(([0], ends[:-1])).tolist() if len(ends) else []
+    texts: list[bytes | None] = [data[start:end] for start, end in zip(starts, ends.tolist(), strict=True)]
+    for row in np.flatnonzero(lengths < 0).tolist():
+        texts[row] = None
+    return texts
+
+
+class Replay:
+    """Replays into one cluster. `skip_too_large`: count messages that the cluster refuses because of their size."""
+
+    def __init__(self, cluster: Cluster, arrivals: ArrivalMap, batch_bytes: int, *, skip_too_large: bool) -> None:
+        self._cluster, self._map, self._skip = cluster, arrivals, skip_too_large
+        self._batch_bytes = batch_bytes
+        self._producer = self._new_producer()
+        self._failure: Exception | None = None
+        self._flushed = time.monotonic()
+
+    def _new_producer(self) -> Producer:
+        return self._cluster.producer(self._batch_bytes, gapless=not self._skip)
+
+    def partition(self, tp: TopicPartition, target: TargetTopic, blocks: Iterable[RecordBlock]) -> None:
+        """Produces the messages of a partition, in order, that have not arrived yet: those in `blocks` at or after
+        `next_old` of its Arrivals. StorageError, which names the message that the cluster has refused."""
+        place = TopicPartition(target.name, tp.partition)
+        rows: Iterator[_Row] = chain.from_iterable(rows_of(tp, block) for block in blocks)
+        arrivals, expected = self._map.get(tp), None
+        if arrivals is None:
+            arrivals = self._map.begin(tp, target.name, self._cluster.bounds(place)[1])
+        else:
+            rows, expected = self._resumed(arrivals, place, target, rows)
+            self._map.flush()
+        begun = arrivals.next_new
+        timeout_s = _END_S
+        try:
+            first = self._produce(arrivals, place, rows)
+            timeout_s = _END_S if self._failure else -1
+        finally:
+            self._producer.flush(timeout_s)
+            self._map.flush()
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            self._producer = self._new_producer()  # with gapless a failure ends all that a producer can do
+            raise failure
+        if expected is not None and first is not None:
+            self._check_first(arrivals, place, expected, begun, first)
+
+    def _produce(self, arrivals: Arrivals, place: TopicPartition, rows: Iterable[_Row]) -> _Row | None:
+        """Hands all rows to the library; returns the first."""
+        from confluent_kafka import KafkaException
+
+        produce, poll, acknowledged = self._producer.produce, self._producer.poll, partial(self._acknowledged, arrivals)
+        topic, partition, first = place.topic, place.partition, None
+        for number, row in enumerate(rows):
+            offset, timestamp, key, value, headers = row
+            if first is None:
+                first = row
+            while True:
+                try:
+                    produce(topic, value, key, partition, partial(acknowledged, offset), None, timestamp, headers)
+                    break
+                except BufferError:
+                    poll(0.1)
+                    self._pause()
+                except KafkaException as error:  # before it is sent
+                    self._producer.flush()  # what is before it comes first
+                    acknowledged(offset, error.args[0], None)
+                    break
+            if not number & _POLL_MASK:
+                poll(0)
+                self._pause()
+            if self._failure is not None:
+                break
+        return first
+
+    def _pause(self) -> None:
+        now = time.monotonic()
+        if now - self._flushed > _FLUSH_S:
+            self._map.flush()
+            self._flushed = now
+
+    def _acknowledged(self, arrivals: Arrivals, offset: int, error: Any, message: Any) -> None:
+        """Called by the library for each message, in order."""
+        if error is None:
+            arrivals.add(offset, message.offset())
+        elif error.name() == _TOO_LARGE and self._skip:
+            arrivals.add(offset, -1)
+        elif self._failure is None:
+            where = f"{arrivals.tp}: {arrivals.topic} does not take the message"
+            if error.name() == _TOO_LARGE:
+                advice = "--skip-too-large leaves such messages out; or raise max.message.bytes of the topic"
+                self._failure = RecordTooLarge(f"{where} ({error.str()})", offset=offset, advice=advice)
+            else:
+                self._failure = StorageError(f"{where} ({error.name()}: {error.str()})", offset=offset)
+
+    def _resumed(
+        self, arrivals: Arrivals, place: TopicPartition, target: TargetTopic, rows: Iterator[_Row]
+    ) -> tuple[Iterator[_Row], int]:
+        """The rows that have not arrived, and the end of the target. What has is added to `arrivals`."""
+        low, end = self._cluster.bounds(place)
+        at = arrivals.next_new
+        if end < at:
+            why = f"{place} ends at {end}: the topic was created again, or has lost messages"
+            raise _undecided(arrivals, why, f"an end at or after {at}")
+        if low > at:
+            raise _undecided(arrivals, f"{place} begins at {low}: retention has removed messages since", f"offset {at}")
+        ahead: deque[_Row] = deque()
+
+        def peek(count: int) -> _Row | None:
+            while len(ahead) <= count:
+                row = next(rows, None)
+                if row is None:
+                    return None
+                ahead.append(row)
+            return ahead[count]
+
+        other: int | None = None
+        for message in self._cluster.messages(place, at, end):
+            gap = message.offset - at
+            at = message.offset + 1
+            row = peek(0)
+            if row is not None and not _is_same(row, message, target):
+                if target.is_compacted and gap and other is None and _is_same(peek(gap), message, target):
+                    for _ in range(gap):  # ours too, and compacted away since
+                        arrivals.add(ahead.popleft()[0], arrivals.next_new)
+                elif self._skip:
+                    self._pass_over_large(arrivals, peek, ahead, message, target)
+                row = peek(0)
+            if row is not None and _is_same(row, message, target):
+                arrivals.add(ahead.popleft()[0], message.offset)
+            elif other is None:
+                other = message.offset
+        if other is not None and (target.is_compacted or target.has_append_time):
+            why = "is compacted" if target.is_compacted else "has its own timestamps (LogAppendTime)"
+            raise _undecided(arrivals, f"{place} has others' messages, from {other} on, and {why}", None)
+        if target.is_compacted and at < end:
+            raise _undecided(arrivals, f"{place} is compacted, and has no message at its end", f"one at {end - 1}")
+        return chain(ahead, rows), end
+
+    def _pass_over_large(
+        self, arrivals: Arrivals, peek: Any, ahead: deque[_Row], message: Message, target: TargetTopic
+    ) -> None:
+        """Skips rows that the broker may have refused, if the message follows on them."""
+        count = 0
+        while (row := peek(count)) is not None and _size(row) > target.max_message_bytes // 2:
+            count += 1
+            if _is_same(peek(count), message, target):
+                for _ in range(count):
+                    arrivals.add(ahead.popleft()[0], -1)
+                return
+
+    def _check_first(self, arrivals: Arrivals, place: TopicPartition, expected: int, begun: int, first: _Row) -> None:
+        """CorruptData if what was produced first is also between the end that was read and what was acknowledged."""
+        new = arrivals.new_offset(first[0])
+        for message in self._cluster.messages(place, max(expected, begun), new):
+            if _is_same(first, message, None):
+                what = f"{place} has the message at {message.offset} and at {new}"
+                why = "the broker appended it for the run before this, after this one had looked"
+                raise CorruptData(f"{arrivals.tp}: {what}: {why}", offset=first[0])
+
+
+def _is_same(row: _Row | None, message: Message, target: TargetTopic | None) -> bool:
+    """Whether a message at the target is this one. Not by its timestamp where the target has its own, or the library
+    (for 0)."""
+    if row is None or row[2:4] != (message.key, message.value) or (row[4] or []) != (message.headers or []):
+        return False
+    return row[1] in (0, message.timestamp) or (target is not None and target.has_append_time)
+
+
+def _size(row: _Row) -> int:
+    headers = sum(len(name.encode()) + len(value or "") for name, value in row[4] or ())
+    return len(row[2] or b"") + len(row[3] or b"") + headers
+
+
+def _undecided(arrivals: Arrivals, why: str, expected: str | None) -> StorageError:
+    return StorageError(
+        f"{arrivals.tp}: which messages have arrived cannot be decided: {why}",
+        offset=arrivals.next_old,
+        expected=expected,
+        advice="Nothing was produced. Choose an offset to go on from (--offsets), or a new topic, with a new map",
+    )
