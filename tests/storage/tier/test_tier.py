@@ -16,7 +16,7 @@ from storage.files.names import FileKind
 from storage.tier import manifests
 from storage.tier.blocks import BlockCache
 from storage.tier.manifests import decode_sizes
-from storage.tier.object_places import Url
+from storage.tier.object_places import Directory, Url, open_place
 from storage.tier.tier import Tier
 from tests.storage.tier.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.damaged_bytes import flip_middle
@@ -98,7 +98,7 @@ def test_manifests_before_they_had_metadata(tmp_path):
     assert_same([found], [segment])
 
 
-def test_plain_segments_of_a_partition():
+def test_plain_segments_of_a_partition(tmp_path):
     for place in (TIERS / "log" / "keep-0", TIERS / "log"):
         plain = Tier([str(place)]).segments("keep", 0, "any id")
         assert [segment.base_offset for segment in plain] == [0, 239, 471, 719, 957, 1200]
@@ -107,6 +107,27 @@ def test_plain_segments_of_a_partition():
             assert (one.segment_id, one.segment_epochs) == (None, other.segment_epochs)
             for name, file in files_of(other).items():
                 assert name == "epochs" or bytes(files_of(one)[name].whole()) == bytes(file.whole()), name
+        # A snapshot with a segment's offset belongs to the segment before it.
+        assert "PRODUCER_SNAPSHOT" not in files_of(plain[-1])
+    copy = copied(TIERS / "log" / "keep-0", tmp_path / "keep-0")
+    (copy / f"{471:020}.snapshot").unlink()
+    has = ["PRODUCER_SNAPSHOT" in files_of(segment) for segment in Tier([str(copy)]).segments("keep", 0)]
+    assert has == [True, False, True, True, True, False]
+
+
+def test_a_name_that_ends_with_no_id_is_none_of_a_tier(tmp_path):
+    """The last of the 22 characters of an id has two bits."""
+    place = copied(TIERS / "tier-local", tmp_path / "tier")
+    for directory in list(place.glob("two-*")):
+        directory.rename(directory.with_name(directory.name[:-1] + "B"))
+    named = {of.topic for of in Tier([str(place)]).partitions()}
+    assert named == {of.topic for of in LOCAL.partitions()} - {"two"}
+
+
+def test_what_names_a_place():
+    for name in ("tier", "/backups/tier", "file:///backups/tier"):
+        assert isinstance(open_place(name), Directory), name
+    assert isinstance(open_place(URL), Url)
 
 
 def test_parts_in_two_places_are_one_segment(tmp_path):
