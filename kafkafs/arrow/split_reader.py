@@ -68,7 +68,8 @@ def read_split(
     while position < end:
         log_dir.refresh()
         try:
-            snapshot = log_dir.log(split.tp).snapshot()
+            log = log_dir.log(split.tp)
+            snapshot = log.snapshot()
         except UnknownTopicOrPartition:
             on_loss(split.tp, OffsetRange(position, end), "the partition was removed")
             return
@@ -99,6 +100,8 @@ def read_split(
                     yield block
                     position = following
                 if block.damage is not None:
+                    if log.snapshot().generation != snapshot.generation:  # it was truncated while it was read
+                        raise SegmentGone("log was truncated", path=log.path)
                     on_damage(split.tp, block.damage)
             return
         except SegmentGone:

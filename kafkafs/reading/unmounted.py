@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from kafkafs.reading.layout import Cursor, Span, spans_from
 from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection
-from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
+from storage.errors import CorruptData, LogTruncated, OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
 from storage.log import lineage
 from storage.log.counting import visible_end
 from storage.log.reader import read_blocks, read_range
@@ -97,8 +97,10 @@ class PartitionReader:
                     self.done = not self._follow
                     return
                 yield from one_pass(snapshot, selection)
-            except SegmentGone:
-                if not self._may_retry or rereads.are_exhausted(self._next):
+            except (SegmentGone, CorruptData) as error:
+                # What looks like damage may have been truncated, and written again, while it was read.
+                is_gone = isinstance(error, SegmentGone) or self._log.snapshot().generation != snapshot.generation
+                if not is_gone or not self._may_retry or rereads.are_exhausted(self._next):
                     raise
                 continue
             end = visible_end(snapshot, self._question.isolation)

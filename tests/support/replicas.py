@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs, encode
@@ -14,13 +15,14 @@ class Replica(LiveLog):
     """Partition 0 of the topic t in `log_dir`. Each message says its offset and the epoch of its leader, and ends as
     all others do. All have the key k.
 
-    `checkpoint`: whether there is a leader-epoch-checkpoint.
+    `checkpoint`: whether there is a leader-epoch-checkpoint. `spaces`: how many the next message has.
     """
 
-    def __init__(self, log_dir: Path, *, checkpoint: bool = True) -> None:
+    def __init__(self, log_dir: Path, *, checkpoint: bool = True, spaces: Callable[[], int] = lambda: 300) -> None:
         self.epoch = 1
         self.epochs = LeaderEpochs()
         self._checkpoint = checkpoint
+        self._spaces = spaces
         super().__init__(log_dir, key_of=lambda _offset: b"k")
 
     def append(self, count: int) -> None:  # type: ignore[override]
@@ -29,7 +31,7 @@ class Replica(LiveLog):
         self._write_epochs()
         with self.log(self.segments[-1]).open("ab") as file:
             for offset in range(self.next_offset, self.next_offset + count):
-                value = b"<%03d of %03d>" % (offset, self.epoch) + b" " * 300 + b"</>"
+                value = b"<%03d of %03d>" % (offset, self.epoch) + b" " * self._spaces() + b"</>"
                 record = Record(b"k", value, ((b"constant", b"h" * 300),), START_MS)
                 file.write(encode_batch([record], base_offset=offset, fields=BatchFields(leader_epoch=self.epoch)))
                 self.messages.append((offset, START_MS, value))

@@ -13,12 +13,14 @@ from kafkafs.reading.selection import Question
 from kafkafs.reading.unmounted import PartitionReader
 from kafkafs.spark.read_marks import end_of_what_was_read, read_marks
 from kafkafs.tree.paths import NoSuchPath
-from storage.errors import LogTruncated, SegmentGone
+from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone
 from storage.format.checksum import crc32c
 from storage.format.decoder import Decoder
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
+from tests.simulation.locks import simulated_locks
+from tests.simulation.scheduler import Scheduler
 from tests.support.live_log import START_MS
 from tests.support.readers import records_of
 from tests.support.reference_views import tree_of
@@ -67,8 +69,13 @@ class _History:
         self.removed = set()
         self.cuts = []  # the offset of each truncation
         self.removals = 0  # of files, by retention and compaction
+        self.versions = []  # of `leaders`, after each step
 
     def step(self):
+        self._change()
+        self.versions.append(self.leaders)
+
+    def _change(self):
         replica, dice = self.replica, self.dice
         match dice.choice("aaaccclrkde"):
             case "c":
@@ -101,7 +108,7 @@ class _History:
     def _append(self):
         first = self.replica.next_offset
         self.replica.append(self.dice.randint(1, 5))
-        self.leaders |= dict.fromkeys(range(first, self.replica.next_offset), self.replica.epoch)
+        self.leaders = self.leaders | dict.fromkeys(range(first, self.replica.next_offset), self.replica.epoch)
 
     def check(self, given, first):
         """These messages, in this order, are the log's from the offset `first` on."""
@@ -249,3 +256,75 @@ def test_any_history(tmp_path, seed, checkpoint):
     assert all(reader.errors for reader in readers)
     assert followers[0].notes
     assert all(stream.losses for stream in followers[1:])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stranger_who_comes_between_any_two_steps_of_a_reader(tmp_path, seed):
+    """Who truncates, and others that grow the log again, before the next step of readers that look and read. What an
+    open file has shown is all of one history. `cat --follow` has taken back by its notes what is gone."""
+    dice = random.Random(seed)
+    replica = Replica(tmp_path, spaces=lambda: dice.randrange(300))
+    history = _History(replica, dice)
+    for _ in range(5):
+        history.step()
+    with simulated_locks():
+        scheduler = Scheduler(random.Random(seed), switching=0.2)
+        trees = {name: tree_of(tmp_path, workers=0) for name in FILES}
+        follower, changing = _Follower(tmp_path), [True]
+
+        def change():
+            for _ in range(40):
+                history.step()
+                scheduler.pause("a while")
+            changing.clear()
+
+        def follow():
+            while changing:
+                follower.step()
+                scheduler.pause("a while")
+
+        scheduler.spawn("stranger", change)
+        scheduler.spawn("follower", follow)
+        readers = [_Looks(scheduler, trees[name], name, history, dice, changing) for name in FILES]
+        for reader in readers:
+            scheduler.spawn("reader", reader)
+        scheduler.run()
+        follower.step()
+        history.check(follower.given, 0)
+        for name in FILES:
+            with suppress(OffsetOutOfRange):  # a log that begins behind offset 3
+                fresh, file = (tree.lookup(f"/t/{name}").open() for tree in (tree_of(tmp_path), trees[name]))
+                assert file.read(0, 1 << 20) == fresh.read(0, 1 << 20), name
+    assert any(reader.truncations for reader in readers)
+
+
+class _Looks:
+    """Opens a file again and again, and reads on in it."""
+
+    def __init__(self, scheduler, tree, name, history, dice, changing):
+        self.truncations = 0
+        self._scheduler, self._tree, self._name = scheduler, tree, name
+        self._history, self._dice, self._changing = history, dice, changing
+
+    def __call__(self):
+        while self._changing:
+            since = len(self._history.versions) - 1
+            # A key without messages; a log that ends before offset 3; one that is truncated while it is opened.
+            with suppress(NoSuchPath, OffsetOutOfRange, LogTruncated):
+                handle = self._tree.lookup(f"/t/{self._name}").open()
+                try:
+                    self._read(handle, since)
+                except LogTruncated:
+                    self.truncations += 1
+                finally:
+                    handle.close()
+            self._scheduler.pause("a while")
+
+    def _read(self, handle, since):
+        given = b""
+        for _ in range(self._dice.randrange(8)):
+            given += handle.read(len(given), self._dice.choice((17, 330, 2000, 1 << 16)))
+            messages = [(int(offset), int(leader)) for offset, leader in _MESSAGE.findall(given)]
+            versions = self._history.versions[since:]
+            assert any(all(known.get(offset) == leader for offset, leader in messages) for known in versions), messages
+            self._scheduler.pause("a while")
