@@ -91,6 +91,9 @@ class PartitionReader:
             snapshot = self._log.snapshot()
             if self._selection is None and self._follow and self._question.begins_behind(snapshot):
                 return  # The log has not reached the range yet.
+            before = self._seen
+            if self._follow and before is not None and before.epochs.entries and not snapshot.epochs.entries:
+                return  # A broker makes the replica anew, and has not told yet which leaders wrote it.
             try:
                 selection = self._settle(snapshot)
                 if self._next > snapshot.log_end_offset:  # truncated below where the range begins

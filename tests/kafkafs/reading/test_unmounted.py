@@ -90,6 +90,20 @@ def test_a_truncation_below_where_a_follower_began(tmp_path):
     assert notes == ["t/0 was truncated to 30: going on at 45"]
 
 
+def test_a_follower_waits_until_it_is_known_who_wrote_a_replica_that_is_made_anew(tmp_path):
+    replica = Replica(tmp_path)
+    replica.append(10)
+    notes = []
+    log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
+    reading = PartitionReader(log, Question(), START_MS, Decoder(), follow=True, note=notes.append)
+    assert offsets(reading) == list(range(10))
+    replica.truncate(0)
+    assert offsets(reading) == []
+    replica.append(20)
+    assert offsets(reading) == list(range(20))
+    assert notes == ["t/0 was truncated to 0: going on at 0"]
+
+
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_truncation_that_leader_epochs_do_not_explain_ends_reading(tmp_path, follow):
     """So does any truncation of what was read for a reader that does not follow the log."""
