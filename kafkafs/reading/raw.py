@@ -89,9 +89,12 @@ class RawTimePlan(RawPlan):
             if len(block):
                 stamps = block.timestamp
                 wanted = time_mask(stamps, self._times) & (block.offset >= offsets.first)
-                held = places(np.unique(block.batch[wanted]).tolist())
+                holds = np.zeros(table.rows, np.bool_)
+                if wanted.any():
+                    holds[block.batch[wanted]] = True
+                    newest = max(newest, int(stamps[wanted].max()))
+                held = places(np.flatnonzero(holds).tolist())
                 stretches.append(_Stretch(int(stamps.min()), int(stamps.max()), False, held))
-                newest = max(newest, int(stamps[wanted].max(initial=NO_TIMESTAMP)))
             if block.damage is not None:
                 row = block.damage.row
                 held = places([row] if offsets.may_hold(table, row) else [])
