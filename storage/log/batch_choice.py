@@ -286,9 +286,9 @@ def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
     """Whether two copies hold other messages of one leader at the end of a segment. SegmentGone, OSError."""
     for segment in first.segments:
         last = last_offset_before(first, segment, first.end_position(segment))
-        ours = None if last is None or last < segment.base_offset else batch_ending_at(first, last)
-        theirs = None if ours is None or last is None else batch_ending_at(other, last)
-        if ours is not None and theirs is not None:
+        ours = None if last is None or last < segment.base_offset else _batch_with(first, last)
+        theirs = None if ours is None or last is None else _batch_with(other, last)
+        if ours is not None and theirs is not None and int(theirs.base_offset[0]) <= int(ours.last_offset[0]):
             is_compacted = same_batches(ours, theirs, compacted=True) or same_batches(theirs, ours, compacted=True)
             if int(ours.leader_epoch[0]) == int(theirs.leader_epoch[0]) and not is_compacted:
                 return True
@@ -297,11 +297,14 @@ def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
 
 def batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
     """The header of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
-    place = find_batch(snapshot, offset)
-    if place is None:
-        return None
-    batch = place.segment.batch_at(place.position, snapshot.end_position(place.segment))
+    batch = _batch_with(snapshot, offset)
     return batch if batch is not None and int(batch.last_offset[0]) == offset else None
+
+
+def _batch_with(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
+    """The header of the first batch that ends at or after an offset; None without any."""
+    place = find_batch(snapshot, offset)
+    return None if place is None else place.segment.batch_at(place.position, snapshot.end_position(place.segment))
 
 
 # Within one copy
@@ -322,6 +325,13 @@ def _settle(
                 _decide(earlier, part, copy.snapshot.epochs, others, compacted=compacted)
         _compare_times(before, part, reach, -1 if created_ns is None else created_ns, compacted=compacted)
     _leave_out_fewest(parts)
+    for row, part in enumerate(parts):
+        if part.is_misnamed and part.kept.any() and not compacted:
+            ends = {int(one.last[one.kept][-1]) + 1 for one in parts[:row] if one.kept.any()}
+            begins = {int(one.base[one.kept][0]) for one in parts[row + 1 :] if one.kept.any()}
+            if int(part.base[part.kept][0]) not in ends and int(part.last[part.kept][-1]) + 1 not in begins:
+                reason = f"{UNDECIDED}its file has another name, and no segment is next to it"
+                part.leave_out(part.kept, reason)
     for part in () if compacted else parts:
         before_last, last = np.flatnonzero(part.kept)[-2:].tolist() if part.kept.sum() > 1 else (0, 0)
         is_beyond_a_gap = part.kept.any() and part.base[last] > part.last[before_last] + 1

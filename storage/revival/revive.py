@@ -458,9 +458,9 @@ def _is_one_log(one: PlannedPartition) -> bool:
             check_tail(replica.snapshot)
     except CorruptBatch:
         return False
-    others = [other.snapshot for other in one.choice.others]
-    is_alone = is_one_log(one.replica.copy, compacted=one.topic.config.compact)
-    return is_alone and not any(contradict(snapshot, other) for other in others)
+    if not all(is_one_log(replica.copy, compacted=one.topic.config.compact) for replica in one.choice.all):
+        return False
+    return not any(contradict(snapshot, other.snapshot) for other in one.choice.others)
 
 
 def _build_plan(one: PlannedPartition, to: Path, *, link: bool = False) -> BuildPlan:

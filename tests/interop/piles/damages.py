@@ -10,6 +10,10 @@ CHECKPOINTS = (
 )  # fmt: skip
 
 
+def _same(one, other):
+    return one.read_bytes() == other.read_bytes()
+
+
 class Damages:
     """Changes the log directories `places`; `others` are whole ones of other moments and nodes."""
 
@@ -140,6 +144,19 @@ class Damages:
         for path in log.parent.glob(f"{log.stem}.*"):
             shutil.copy2(path, partition / path.name)
 
+    def foreign_segment(self):
+        """A segment of another partition in place of one that another directory of the pile has, too: in a directory
+        alone nobody can tell whose it is if its offsets fit. It comes last, for that reason."""
+        logs = [log for place in self.places for path in place.glob(LIVE) for log in self.logs(path)]
+        logs = sorted(log for log in logs if not log.parent.name.startswith(("__", "again", "state")))
+        replaced = self.dice.choice([
+            log for log in logs
+            if any(other != log and other.parts[-2:] == log.parts[-2:] and _same(other, log) for other in logs)
+        ])  # fmt: skip
+        source = self.dice.choice([log for log in logs if log.parent.name != replaced.parent.name])
+        for path in source.parent.glob(f"{source.stem}.*"):
+            shutil.copy2(path, replaced.with_suffix(path.suffix))
+
     # Files beside the segments
 
     def epochs(self):
@@ -206,5 +223,5 @@ class Damages:
         return name
 
 
-_HELPERS = ("partition", "logs", "log", "twin", "replace", "remove_segment", "hurt")
+_HELPERS = ("foreign_segment", "partition", "logs", "log", "twin", "replace", "remove_segment", "hurt")
 NAMES = [name for name in vars(Damages) if not name.startswith("_") and name not in _HELPERS]

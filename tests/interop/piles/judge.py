@@ -57,9 +57,10 @@ def make_pile(room, moments, dice):
             shutil.rmtree(path)
     whole = [path for moment in cluster.MOMENTS for path in sorted((moments / moment).glob("n*/d*"))]
     damages = Damages(places, whole, dice)
-    for _ in range(dice.choice((0, 1, 1, 2, 3, 5))):
+    hurts = [damages.hurt] * dice.choice((0, 1, 1, 2, 3, 5)) + [damages.foreign_segment] * (dice.random() < 0.15)
+    for hurt in hurts:
         try:
-            story.append(damages.hurt())
+            story.append(hurt() or "foreign_segment")
         except (IndexError, FileNotFoundError, FileExistsError) as error:
             story.append(f"({type(error).__name__})")
     dice.shuffle(places)
@@ -83,7 +84,10 @@ def judge_revived(pile, truth, held, target, report, name):
         if any(one.last >= other.base for one, other in pairwise(served)):
             pile.wrong.append(f"{name}: {place}: offsets do not ascend")
         lives = [life for life in truth.written[place] if all(one.key in truth.written[place][life] for one in served)]
-        if (topic_id in truth.written[place] and topic_id not in lives) or (served and not lives):
+        is_of_another = topic_id in truth.written[place] and topic_id not in lives
+        if is_of_another and lives and not held.get((place, topic_id)):
+            is_of_another = False  # nothing of that topic is left, so that nobody can tell
+        if is_of_another or (served and not lives):
             strange = [one for one in served if one.key not in truth.written[place].get(topic_id, {})]
             bases = [one.base for one in strange[:4]]
             pile.wrong.append(f"{name}: {place}: {len(strange)} strange batches, the first at {bases}")
@@ -218,7 +222,8 @@ def _rounds(directory, rounds, seed, brokers):
             salvaged, more = revive(pile, truth, held, room, (*listener, "--salvage"), "salvaged")
             if salvaged is None and "Name the directories of one of them" not in pile.refused[-1][2]:
                 pile.wrong.append(f"--salvage refuses: {pile.refused[-1]}")
-            judge_mirror(pile, truth, room, dice)
+            if "foreign_segment" not in pile.story:
+                judge_mirror(pile, truth, room, dice)
             if brokers and number % brokers == 0 and (salvaged or plain):
                 serve(pile, room, salvaged or plain, port, more or served)
         except Exception:  # noqa: BLE001  # a program that breaks off is a disagreement like others
