@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,9 @@ import click
 
 from kafkafs import compiled_kernels
 from kafkafs.cli import say, text_of
+from kafkafs.cli.merge import Due, Merge
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import ISOLATION, OFFSETS, SCHEMAS, TIER, TIMES
+from kafkafs.cli.shared_options import DURATION, ISOLATION, OFFSETS, SCHEMAS, TIER, TIMES
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.where import WHERE, refusals, where_filter
 from kafkafs.reading.range_names import LastMessages, OffsetSpec, TimeSpec
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 DECODED: Final = "decoded"
 _POLL_SECONDS: Final = 0.15
+_WINDOW_MS: Final = 1000
 
 
 def _format(_ctx: click.Context, _param: click.Parameter, text: str) -> str:
@@ -76,6 +79,14 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     "-f", "--follow", is_flag=True, help="Continue with later messages, until ^C or until the range is complete."
 )
 @click.option("-n", "most", type=click.IntRange(min=1), metavar="N", help="At most N messages, over all partitions.")
+@click.option("--merge", is_flag=True, help="All partitions together, in the order of their timestamps.")
+@click.option(
+    "--window",
+    "window_ms",
+    type=DURATION,
+    metavar="DURATION",
+    help="With --merge and --follow: how long a message waits for earlier ones of other partitions  [default: 1s]",
+)
 @click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
@@ -93,6 +104,8 @@ def cat(
     schemas_path: Path | None,
     follow: bool,
     most: int | None,
+    merge: bool,
+    window_ms: int | None,
     latest: bool,
     key: str | None,
     headers: tuple[tuple[bytes, bytes], ...],
@@ -107,6 +120,11 @@ def cat(
     spares reading the rest. A key that no visible message has is exit code 4, unless a range, --header, --where,
     --latest or --follow is given.
 
+    With --merge, the messages of all partitions (a glob names several topics: '*') come in the order of their
+    timestamps. Those of one partition keep their order: where timestamps go back, a message comes with the latest
+    timestamp before it. It takes about 2 MiB of memory for each partition. With --follow, a message is printed when it
+    is --window old, or was read that long ago.
+
     With --latest, --key and --header choose among the last messages, and keys take at most 512 MiB of memory. --follow
     also prints partitions that are added later. The form log is for one partition, and cannot be combined with --where.
 
@@ -117,6 +135,7 @@ def cat(
     kafkafs cat /var/kafka orders/0 --offsets last-10 --format jsonl
     kafkafs cat /var/kafka orders --time 2026-11-20T10--2026-11-20T12 --key k17
     kafkafs cat /var/kafka orders --offsets -10 --follow
+    kafkafs cat /var/kafka 'orders*' --merge --follow --format jsonl
     kafkafs cat /var/kafka orders --format decoded
     kafkafs cat /var/kafka customers --latest --format jsonl
     kafkafs cat /var/kafka orders --where "value_json->>'customer' = 'c-11' AND key IS NOT NULL"
@@ -128,9 +147,9 @@ def cat(
     from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, Question
 
     use_default_signals(ctx)
-    if form == "log" and (key is not None or headers or expression is not None or most is not None):
+    if form == "log" and (key is not None or headers or expression is not None or most is not None or merge):
         raise click.UsageError(
-            "--format log prints whole batches; it cannot be combined with --key, --header, --where or -n"
+            "--format log prints whole batches; it cannot be combined with --key, --header, --where, --merge or -n"
         )
     if form != DECODED and schemas_path is not None and expression is None:
         raise click.UsageError("--schemas is for --format decoded and --where")
@@ -139,6 +158,8 @@ def cat(
             "--latest means the whole log, message by message, as it is now; it cannot be combined "
             "with --offsets, --time, --follow or --format log"
         )
+    if window_ms is not None and not (merge and follow):
+        raise click.UsageError("--window is for --merge with --follow")
     log_dir = open_log_dir(logdir)
     targets = expand(log_dir, tp)
     if form == "log" and len(targets) != 1:
@@ -155,8 +176,9 @@ def cat(
         say(slow)
     added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
     where = None if expression is None else where_filter(expression, log_dir, schemas_path, targets)
+    window = (window_ms or _WINDOW_MS) if merge else None
     with refusals(where):
-        printed = _print(log_dir, targets, question, make_format, added if follow else None, where, most)
+        printed = _print(log_dir, targets, question, make_format, added if follow else None, where, most, window)
     if printed.failed:
         ctx.exit(DATA_ERROR)
     if key is not None and not printed.messages and not (offsets or times or headers or expression or latest or follow):
@@ -244,15 +266,16 @@ def _print(
     added: Callable[[], list[TopicPartition]] | None,
     where: Where | None,
     most: int | None,
+    window_ms: int | None,
 ) -> _Printer:
     """Prints all partitions, at most `most` messages, and returns what did. `added`: to follow them, and those that it
-    returns later, from their beginning on."""
+    returns later, from their beginning on. `window_ms`: to merge them; see `--window`."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.reading.unmounted import PartitionReader, key_index
     from storage.format.decoder import Decoder
 
     output = Output()
-    printer = _Printer(output, most)
+    printer = _Printer(output, most, log_dir.clock.now_ms)
     now_ms = log_dir.clock.now_ms()
     decoder = Decoder()
 
@@ -264,15 +287,23 @@ def _print(
                 if note is not None:
                     output.report(note)
                 follow, log = added is not None, log_dir.log(tp)
-                reader = PartitionReader(log, question, now_ms, decoder, follow=follow, note=output.report, keys=keys)
+                # A block is valid until its decoder decodes again, and a merge holds one of each partition.
+                own = decoder if window_ms is None else Decoder()
+                reader = PartitionReader(log, question, now_ms, own, follow=follow, note=output.report, keys=keys)
                 return _Source(tp, reader, partial(make_format, tp), None if where is None else partial(where, tp))
 
+            def source_of_new(tp: TopicPartition) -> _Source:
+                return source_of(tp, question.of_new())
+
             sources = (source_of(tp, question) for tp in targets if printer.left != 0)
+            if window_ms is not None:
+                printer.merge(sources, window_ms, None if added is None else lambda: map(source_of_new, added()))
+                return
             following = [source for source in sources if printer.print(source) and not source.reader.done]
             while following and added is not None and printer.left != 0:
                 output.flush()
                 output.wait(_POLL_SECONDS)
-                following += [source_of(tp, question.of_new()) for tp in added()]
+                following += map(source_of_new, added())
                 following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)
@@ -301,42 +332,88 @@ class _Source(NamedTuple):
     make_format: Callable[[], Format | None]
     where: Callable[[RecordBlock], RecordBlock] | None = None
 
+    def blocks(self) -> Iterator[RecordBlock]:
+        """The wanted messages, as from PartitionReader.blocks."""
+        blocks = self.reader.blocks()
+        return blocks if self.where is None else map(self.where, blocks)
+
 
 class _Printer:
     """Prints partitions. What cannot be read is reported (`failed`), and printing continues with the next partition;
     after a message that is too long, with the next message."""
 
-    def __init__(self, output: Output, most: int | None) -> None:
+    def __init__(self, output: Output, most: int | None, now_ms: Callable[[], int]) -> None:
         self.failed = False
         self.messages = 0
         self.left = most  # messages that may yet be printed; None: any number
         self._output = output
+        self._now_ms = now_ms
 
     def print(self, source: _Source) -> bool:
         """Prints what there is now. False if an error ended it."""
-        from storage.errors import StorageError
-
         try:
             form = source.make_format()
             if form is None:
                 for part in source.reader.raw():
                     self._output.put(part)
             else:
-                for block in source.reader.blocks():
-                    if source.where is not None:
-                        block = source.where(block)
-                    if self.left is not None:
-                        block = block.select(slice(0, self.left)) if len(block) > self.left else block
-                        self.left -= len(block)
-                    self.messages += len(block)
-                    for error in self._output.render(form, block):
-                        self.failed = True
-                        self._output.report(f"{source.tp}: {error}")
+                for block in source.blocks():
+                    self._put(source, form, block)
                     if self.left == 0:
                         break
         except (StorageError, OSError) as error:
-            self.failed = True
-            self._output.report(text_of(error))
+            self._fail(error)
             return False
         self.failed |= source.reader.failed
         return True
+
+    def merge(self, sources: Iterable[_Source], window_ms: int, added: Callable[[], Iterable[_Source]] | None) -> None:
+        """Prints all in the order of their timestamps. `added`: to follow them, and those that it returns later."""
+        merge: Merge[_Source] = Merge(time.monotonic)
+        for source in sources:
+            merge.add(source, partial(self._reading, source))
+        while True:
+            due = None
+            if added is not None:
+                due = Due(self._now_ms() - window_ms, time.monotonic() - window_ms / 1000)
+            forms: dict[TopicPartition, Format] = {}
+            for source, block in merge.parts(due):
+                form = forms.get(source.tp) or source.make_format()
+                if form is not None:
+                    forms[source.tp] = form
+                    self._put(source, form, block)
+                if self.left == 0:
+                    return
+            if added is None or merge.is_empty:
+                return
+            self._output.flush()
+            self._output.wait(_POLL_SECONDS)
+            for source in added():
+                merge.add(source, partial(self._reading, source))
+
+    def _reading(self, source: _Source) -> Iterator[RecordBlock] | None:
+        """What there is now of a source; None at its end. An error ends it."""
+        if source.reader.done:
+            return None
+        return self._until_error(source)
+
+    def _until_error(self, source: _Source) -> Iterator[RecordBlock]:
+        try:
+            yield from source.blocks()
+        except (StorageError, OSError) as error:
+            source.reader.done = True
+            self._fail(error)
+        self.failed |= source.reader.failed
+
+    def _fail(self, error: Exception) -> None:
+        self.failed = True
+        self._output.report(text_of(error))
+
+    def _put(self, source: _Source, form: Format, block: RecordBlock) -> None:
+        if self.left is not None:
+            block = block.select(slice(0, self.left)) if len(block) > self.left else block
+            self.left -= len(block)
+        self.messages += len(block)
+        for error in self._output.render(form, block):
+            self.failed = True
+            self._output.report(f"{source.tp}: {error}")

@@ -175,6 +175,22 @@ MOMENT: Final = Parsed("TIME", _moment)
 """A time as in the range names, in epoch milliseconds; the beginning of a period."""
 
 
+def _duration(text: str) -> int:
+    from kafkafs.reading.range_names import LastDuration, MalformedRange, parse_time_spec
+
+    try:
+        period = parse_time_spec(f"last-{text}")
+    except MalformedRange:
+        period = None
+    if not isinstance(period, LastDuration):
+        raise ValueError(f"{text!r} is not a duration such as 1s, 15m, 1h or 7d")
+    return period.duration_ms
+
+
+DURATION: Final = Parsed("DURATION", _duration)
+"""A duration as in the range names, in milliseconds."""
+
+
 def today() -> date:
     """The date in UTC."""
     return datetime.now(UTC).date()

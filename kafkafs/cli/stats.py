@@ -14,7 +14,7 @@ import click
 
 from kafkafs.cli import echo, fail_with, say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, SCHEMAS, TIER, Parsed, check_destination
+from kafkafs.cli.shared_options import AS_JSON, DURATION, SCHEMAS, TIER, check_destination
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
 from kafkafs.cli.terminal import bytes_json, moment, print_json, print_table
 from storage.progress import working
@@ -38,25 +38,13 @@ _ANY_WIDTH: Final = 0
 _POSITION: Final = re.compile(r"(?<!schema )\b[0-9]+")  # the same reason has another in each message
 
 
-def _bucket(text: str) -> int:
-    from kafkafs.reading.range_names import LastDuration, MalformedRange, parse_time_spec
-
-    try:
-        period = parse_time_spec(f"last-{text}")
-    except MalformedRange:
-        period = None
-    if not isinstance(period, LastDuration):
-        raise ValueError(f"{text!r} is not a duration such as 15m, 1h or 7d")
-    return period.duration_ms
-
-
 @click.command()
 @LOGDIR
 @click.argument("tp", type=TopicPartitionPattern(), required=False)
 @click.option(
     "--over-time",
     "bucket_ms",
-    type=Parsed("BUCKET", _bucket),
+    type=DURATION,
     is_flag=False,
     flag_value=_ANY_WIDTH,
     metavar="[BUCKET]",
