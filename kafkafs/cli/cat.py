@@ -20,6 +20,7 @@ from kafkafs.cli.shared_options import DURATION, ISOLATION, OFFSETS, SCHEMAS, TI
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.where import WHERE, refusals, where_filter
 from kafkafs.reading.range_names import LastMessages, OffsetSpec, TimeSpec
+from storage.errors import StorageError
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:

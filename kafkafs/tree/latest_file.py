@@ -67,6 +67,7 @@ class LatestPlan(RenderedPlan):
         append_run(runs, segment, extent, 0, extent.pieces.size)
         return extent.pieces.greatest_timestamp
 
+
 def held_bytes(layout: Layout) -> int:
     """The memory of the offsets in a layout that a LatestPlan has made."""
     filters = (run.extent.wanted for run in layout.runs if run.extent is not None)

@@ -179,9 +179,7 @@ class Building:
         copy_chosen(chosen, plan.replica.snapshot, log, self.progress)
         return log
 
-    def _finish(
-        self, plan: BuildPlan, log: PartitionLog, linked: int, ending: Ending
-    ) -> Built:
+    def _finish(self, plan: BuildPlan, log: PartitionLog, linked: int, ending: Ending) -> Built:
         """Appends markers, closes the log, writes what else belongs into its directory."""
         disk, directory, replica = self.disk, plan.directory, plan.replica
         producers = log.active_producers()

@@ -61,7 +61,7 @@ def test_sql_has_the_same_order(tmp_path, going_back):
     assert lines(logs, "*", "--merge", "--format", FORM) == [json.loads(row)["line"] for row in rows]
 
 
-@pytest.mark.parametrize("options", [(), ("--key", "k1"), ("--offsets", "last-300"), ("--where", 'offset % 7 = 3')])
+@pytest.mark.parametrize("options", [(), ("--key", "k1"), ("--offsets", "last-300"), ("--where", "offset % 7 = 3")])
 def test_what_else_chooses_messages(tmp_path, options):
     """The merge has the lines that `cat` has, in the order of the times that are printed."""
     if "--where" in options:
