@@ -22,6 +22,10 @@ How a set is committed, and what the next opening does after a crash (kill or po
 A reader that lists directories instead of reading this list can see a part of a set only during step 4, or from a crash
 in it until the next opening. Every visible file is complete at any time, and no message is in two of them.
 
+Spark's own file sink writes each file under its final name, and only Spark reads the list beside them: after a kill
+other readers meet half-written files. Also, its rows pass through the JVM, which takes about four times as long
+(`python -m tests.bench --only spark-export`).
+
 A pending set with a file that is neither staged nor in place (somebody removed it) is dropped: its other files are
 removed, and its offsets are exported again.
 """
