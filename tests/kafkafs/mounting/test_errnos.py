@@ -18,6 +18,7 @@ def nothing_reported_yet(monkeypatch):
 CASES = [
     (errors.OffsetOutOfRange("x"), errno.ERANGE),
     (errors.SegmentGone("x"), errno.ERANGE),
+    (errors.LogTruncated("x"), errno.ESTALE),
     (errors.CorruptBatch("x"), errno.EIO),
     (errors.DecompressionFailed("x"), errno.EIO),
     (errors.CorruptIndex("x"), errno.EIO),
