@@ -49,7 +49,7 @@ class KeyBlock(NamedTuple):
     words: int  # of 64 bits; 0 without any key; UNKNOWN without a filter
 
 
-POSITION, KEY_FILE_END, BASE_OFFSET, CRC, KEYS, FIRST, WORDS = range(len(KeyBlock._fields))
+KEY_POSITION, KEY_FILE_END, KEY_BASE_OFFSET, KEY_CRC, KEYS, FIRST, WORDS = range(len(KeyBlock._fields))
 KEY_COLUMNS = len(KeyBlock._fields)
 
 
@@ -120,7 +120,7 @@ class KeyBlocks:
             added = part.blocks
             if not len(added):
                 continue
-            if int(added[0, POSITION]) != end:
+            if int(added[0, KEY_POSITION]) != end:
                 break
             columns = added.T.copy()
             columns[FIRST] += size
@@ -146,7 +146,7 @@ class KeyBlocks:
     def find(self, key: bytes, start: int, end: int) -> Found:
         """Where the key may be between the positions `start` and `end`, where batches begin. Blocks that are close to
         each other are one stretch: reading on takes less time than beginning again."""
-        position, file_end = self.columns[POSITION], self.columns[KEY_FILE_END]
+        position, file_end = self.columns[KEY_POSITION], self.columns[KEY_FILE_END]
         rows = np.flatnonzero(self.may_hold(key) & (file_end > start) & (position < end))
         stretches: list[tuple[int, int]] = []
         for row in rows.tolist():

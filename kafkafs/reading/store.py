@@ -25,13 +25,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kafkafs.reading.key_blocks import (
-    BASE_OFFSET,
-    CRC,
     FIRST,
+    KEY_BASE_OFFSET,
     KEY_COLUMNS,
+    KEY_CRC,
     KEY_FILE_END,
+    KEY_POSITION,
     KEYS,
-    POSITION,
     WORDS,
     KeyBlocks,
 )
@@ -289,8 +289,8 @@ def _describes_keys(blocks: KeyBlocks, segment: Segment, *, some: bool = False) 
     columns = blocks.columns
     if some and len(blocks) > _COMPARED:
         columns = columns[:, np.linspace(0, len(blocks) - 1, _COMPARED).astype(np.intp)]
-    heads = segment.log.read_each(columns[POSITION].tolist(), BATCH_HEADER_SIZE)
-    batches = columns[BASE_OFFSET].tolist(), columns[CRC].tolist()
+    heads = segment.log.read_each(columns[KEY_POSITION].tolist(), BATCH_HEADER_SIZE)
+    batches = columns[KEY_BASE_OFFSET].tolist(), columns[KEY_CRC].tolist()
     return all(is_header_of(*batch) for batch in zip(heads, *batches, strict=True))
 
 
@@ -343,8 +343,8 @@ def _is_sound(columns: np.ndarray[tuple[int, int], np.dtype[np.int64]], words: i
     starts = np.concatenate(([0], columns[KEY_FILE_END, :-1]))
     firsts = np.concatenate(([0], np.cumsum(columns[WORDS])))
     return bool(
-        (columns[POSITION] == starts).all()
-        and (columns[KEY_FILE_END] > columns[POSITION]).all()
+        (columns[KEY_POSITION] == starts).all()
+        and (columns[KEY_FILE_END] > columns[KEY_POSITION]).all()
         and (columns[WORDS] >= 0).all()
         and (columns[KEYS] >= 0).all()
         and (columns[FIRST] == firsts[:-1]).all()
