@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkafs.schemas.registry import SchemaLookup
 
     Int64s = NDArray[np.int64]
-from kafkafs.decoding.schema_plans import Plans
+from kafkafs.decoding.schema_plans import SchemaPlans
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5
@@ -94,7 +94,7 @@ class ColumnDecoder:
     ) -> None:
         """With `reader` the values go to its columns, on the room's tape, and not to texts."""
         self._programs = programs
-        self._plans = Plans(schemas, subject, programs, reader)
+        self._plans = SchemaPlans(schemas, subject, programs, reader)
 
     def decode(
         self,

@@ -28,7 +28,7 @@ _MOST_UNKNOWN: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SchemaPlan:
     """For one schema: the kernel's first instruction, or a decoder of single rows, or why there is none; and its id,
     -1 if it is unknown."""
 
@@ -38,7 +38,7 @@ class Plan:
     schema_id: int = -1
 
 
-class Plans:
+class SchemaPlans:
     """Plans by schema id and GUID for one subject, made when first asked for and then kept: what was said of one never
     changes, also that it is unknown. Threads can share it; the lock guards the making."""
 
@@ -48,10 +48,10 @@ class Plans:
         """With `reader` the programs put the values into its columns, and there are none but of Avro."""
         self._schemas, self._subject, self._programs, self._reader = schemas, subject, programs, reader
         self._lock = threading.Lock()
-        self._plans: dict[int | bytes, Plan] = {}  # by id or GUID
+        self._plans: dict[int | bytes, SchemaPlan] = {}  # by id or GUID
         self._unknown: set[int | bytes] = set()
 
-    def plan(self, which: int | bytes) -> Plan:
+    def plan(self, which: int | bytes) -> SchemaPlan:
         """The plan for this id or GUID (16 bytes)."""
         found = self._plans.get(which)
         if found is not None:
@@ -65,7 +65,7 @@ class Plans:
                 if len(self._unknown) < _MOST_UNKNOWN:
                     self._unknown.add(which)
                 named = f"schema {which}" if isinstance(which, int) else f"schema with the GUID {UUID(bytes=which)}"
-                return Plan(error=f"there is no {named}")
+                return SchemaPlan(error=f"there is no {named}")
             self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
             return made
 
@@ -74,7 +74,7 @@ class Plans:
             return self._schemas.by_id(which, self._subject)
         return self._schemas.by_guid(which)
 
-    def _made(self, schema: Schema) -> Plan:
+    def _made(self, schema: Schema) -> SchemaPlan:
         # Imported here: Kafka's own topics are read without schemas.
         from kafkafs.decoding import avro_resolution, avro_schema, protobuf
         from kafkafs.decoding.avro_schema import BadSchema
@@ -83,17 +83,17 @@ class Plans:
             if self._reader is not None:
                 if schema.schema_type != AVRO:
                     kind = shortened(schema.schema_type)
-                    return Plan(error=f"schema {schema.schema_id} is of the type {kind}, not AVRO")
+                    return SchemaPlan(error=f"schema {schema.schema_id} is of the type {kind}, not AVRO")
                 writer = avro_schema.parse(schema, self._schemas)
-                return Plan(avro_resolution.add(self._programs, writer, self._reader))
+                return SchemaPlan(avro_resolution.add(self._programs, writer, self._reader))
             if schema.schema_type == AVRO:
-                return Plan(self._programs.add_avro(avro_schema.parse(schema, self._schemas)))
+                return SchemaPlan(self._programs.add_avro(avro_schema.parse(schema, self._schemas)))
             if schema.schema_type == JSON:
-                return Plan(self._programs.add_json())
+                return SchemaPlan(self._programs.add_json())
             if schema.schema_type == PROTOBUF:
-                return Plan(rows=protobuf.decoder(schema, self._schemas))
-            return Plan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
+                return SchemaPlan(rows=protobuf.decoder(schema, self._schemas))
+            return SchemaPlan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
         except BadSchema as error:
-            return Plan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")
+            return SchemaPlan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")
         except RecursionError:
-            return Plan(error=f"schema {schema.schema_id} cannot be used: its types are nested too deeply")
+            return SchemaPlan(error=f"schema {schema.schema_id} cannot be used: its types are nested too deeply")
