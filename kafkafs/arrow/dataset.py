@@ -35,7 +35,7 @@ class Messages(Protocol):
     def __iter__(self) -> Iterator[pa.RecordBatch]: ...
 
 
-class Scan(Protocol):
+class Narrowable(Protocol):
     """What is needed of a scan (`kafkafs.arrow.scan`)."""
 
     @property
@@ -72,7 +72,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     tune how files are read change nothing.
     """
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Narrowable) -> None:
         # Dataset's own __init__ refuses to be called, and the C++ object behind it does not exist: every method that
         # would use it is overridden here.
         self._scan = scan
@@ -182,7 +182,9 @@ _THERE: Final = frozenset({"schema", "scanner", "to_batches", "to_table", "count
 class Scanner:
     """Reads the columns of the messages for which a filter is true. What DuckDB and polars use of pyarrow's Scanner."""
 
-    def __init__(self, scan: Scan, columns: Columns, wanted: pc.Expression | None, batch_size: int | None) -> None:
+    def __init__(
+        self, scan: Narrowable, columns: Columns, wanted: pc.Expression | None, batch_size: int | None
+    ) -> None:
         schema = scan.schema
         self._batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         names = schema.names if columns is None else list(columns)
@@ -246,7 +248,7 @@ def _uses(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
     return False
 
 
-def _bounds(scan: Scan, wanted: pc.Expression | None) -> dict[int, tuple[OffsetRange, TimeRange | None]]:
+def _bounds(scan: Narrowable, wanted: pc.Expression | None) -> dict[int, tuple[OffsetRange, TimeRange | None]]:
     """By partition: between which offsets and times the filter may be true."""
     schema = scan.schema
     used = {

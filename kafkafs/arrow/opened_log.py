@@ -25,7 +25,7 @@ from kafkafs.arrow.arguments import (
 )
 from kafkafs.arrow.keywords import checked_keywords, nearest
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
-from kafkafs.arrow.scan import TYPED, Part, Place, Progress, Scan, Source, lose, require_pyarrow
+from kafkafs.arrow.scan import TYPED, Part, Progress, Scan, Skipped, Source, lose, require_pyarrow
 from kafkafs.arrow.split_reader import Split
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question
 from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, TierUnavailable, UnknownTopicOrPartition
@@ -186,7 +186,7 @@ def _partitions(
             f"{here[:_LISTED]}; on_damage='skip' reads what is here",
         )
     for tp in absent:
-        progress.skip(Place(tp, f"{tp} is known to the cluster and not in {log_dirs}"))
+        progress.skip(Skipped(tp, f"{tp} is known to the cluster and not in {log_dirs}"))
     return here
 
 

@@ -123,7 +123,7 @@ TYPED: Final = "value_bytes"  # a column that only typed values have: what could
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Skipped:
     """Where something was skipped, and why. `offsets`: those that are lost, as far as they are known; `position`: of
     damage, in the file that `why` names."""
 
@@ -144,7 +144,7 @@ class Progress:
         self._lock = Lock()
         self._bytes_read = 0
         self._stopped = False
-        self._skipped: dict[Place, None] = {}  # in order, each once
+        self._skipped: dict[Skipped, None] = {}  # in order, each once
 
     def add(self, size_bytes: int) -> None:
         """Counts bytes that were read. Stopped."""
@@ -156,7 +156,7 @@ class Progress:
     def stop(self) -> None:
         self._stopped = True
 
-    def skip(self, place: Place) -> None:
+    def skip(self, place: Skipped) -> None:
         with self._lock:
             self._skipped[place] = None
 
@@ -165,7 +165,7 @@ class Progress:
         return self._bytes_read
 
     @property
-    def skipped(self) -> list[Place]:
+    def skipped(self) -> list[Skipped]:
         with self._lock:
             return list(self._skipped)
 
@@ -252,7 +252,7 @@ class Scan:
         return self._progress.bytes_read
 
     @property
-    def skipped(self) -> list[Place]:
+    def skipped(self) -> list[Skipped]:
         """What was skipped so far with `on_damage="skip"`, each place once: damage, and messages that are gone."""
         return self._progress.skipped
 
@@ -406,7 +406,7 @@ class Scan:
     def _on_damage(self, tp: TopicPartition, damage: BatchDamage) -> None:
         if self._fail:
             raise damage.error
-        self._progress.skip(Place(tp, str(damage.error), position=damage.position))
+        self._progress.skip(Skipped(tp, str(damage.error), position=damage.position))
 
 
 def lose(progress: Progress, tp: TopicPartition, offsets: OffsetRange, why: str, *, fail: bool) -> None:
@@ -414,7 +414,7 @@ def lose(progress: Progress, tp: TopicPartition, offsets: OffsetRange, why: str,
     text = f"messages {offsets.start} to {offsets.end - 1} of {tp} are missing: {why}"
     if fail:
         raise OffsetOutOfRange(text, advice="on_damage='skip' reads what is left")
-    progress.skip(Place(tp, text, offsets))
+    progress.skip(Skipped(tp, text, offsets))
 
 
 def require_pyarrow() -> None:
