@@ -173,7 +173,7 @@ _memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _memmove.restype = None
 
 
-class Place(NamedTuple):
+class ShownPiece(NamedTuple):
     """A piece of a view: the view's bytes from `start` to `end` are the block's from `skip` on."""
 
     start: int
@@ -184,7 +184,7 @@ class Place(NamedTuple):
     piece: Piece
 
 
-def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
+def shown_piece_at(layout: Layout, position: int, *, grouped: bool) -> ShownPiece:
     """The piece (or group of pieces) that holds the byte at `position`, which is below the layout's size."""
     run = layout.run_at(position)
     extent = run.extent
@@ -198,7 +198,7 @@ def place_at(layout: Layout, position: int, *, grouped: bool) -> Place:
     start = run.start + piece.start - run.source_start
     first = max(start, run.start)
     # The last piece may have grown since this layout was made.
-    return Place(first, min(start + piece.size, run.end), first - start, run, extent, piece)
+    return ShownPiece(first, min(start + piece.size, run.end), first - start, run, extent, piece)
 
 
 class RenderedHandle(ViewHandle):
@@ -208,23 +208,23 @@ class RenderedHandle(ViewHandle):
         super().__init__(view)
         self._cache = cache
         self._workers = workers
-        self._place: tuple[Layout, Place] | None = None
+        self._shown: tuple[Layout, ShownPiece] | None = None
         self._next = 0  # where a sequential reader continues
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were requested
 
     def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
-        place = self._find(layout, position)
-        if place.run.segment in layout.unlisted:
-            place.run.segment.log.stat()  # when a file is removed, its cached blocks are no longer served
-        block = self._block(place, self._workers.help)
+        shown = self._find(layout, position)
+        if shown.run.segment in layout.unlisted:
+            shown.run.segment.log.stat()  # when a file is removed, its cached blocks are no longer served
+        block = self._block(shown, self._workers.help)
         finished = False
         try:
-            start = position - place.start + place.skip
-            stop = min(block.readable_until(start), start + min(end, place.end) - position)
+            start = position - shown.start + shown.skip
+            stop = min(block.readable_until(start), start + min(end, shown.end) - position)
             _memmove(address, block.address + start, stop - start)
-            finished = self._streak > 1 and place.start + stop - place.skip >= place.end
-            return stop - start, min(end, place.end) - position
+            finished = self._streak > 1 and shown.start + stop - shown.skip >= shown.end
+            return stop - start, min(end, shown.end) - position
         finally:
             self._cache.release(block, finished=finished)
 
@@ -232,23 +232,23 @@ class RenderedHandle(ViewHandle):
         if self._workers.running:
             self._render_ahead(layout, offset, position)
 
-    def _find(self, layout: Layout, position: int) -> Place:
-        held = self._place
+    def _find(self, layout: Layout, position: int) -> ShownPiece:
+        held = self._shown
         if held is not None and held[0] is layout and held[1].start <= position < held[1].end:
             return held[1]
-        place = place_at(layout, position, grouped=self._streak > 1)
-        self._place = (layout, place)
-        return place
+        shown = shown_piece_at(layout, position, grouped=self._streak > 1)
+        self._shown = (layout, shown)
+        return shown
 
-    def _block(self, place: Place, while_waiting: Callable[[], object] | None = None) -> Block:
-        extent, piece = place.extent, place.piece
+    def _block(self, shown: ShownPiece, while_waiting: Callable[[], object] | None = None) -> Block:
+        extent, piece = shown.extent, shown.piece
         key = extent.key(piece)
 
         def fill(buffer: Buffer) -> list[DamagedPlace]:
             return render_piece(extent.task, piece, buffer)
 
         block = self._cache.get(key, piece.size, fill, while_waiting)
-        if block.damage and block.damage[0].read_at != place.run.segment.changed_ns():
+        if block.damage and block.damage[0].read_at != shown.run.segment.changed_ns():
             # A damaged block is valid only until its file changes: it may have been repaired in place.
             self._cache.release(block, outdated=True)
             block = self._cache.get(key, piece.size, fill, while_waiting)
@@ -263,22 +263,22 @@ class RenderedHandle(ViewHandle):
         self._next = position
         if self._streak < 2:
             return  # reading only the head of a file does not justify rendering much
-        held = self._place
+        held = self._shown
         ahead = max(self._ahead, position if held is None else held[1].end)
         while ahead < layout.size and ahead - position < _AHEAD_BYTES:
-            place = place_at(layout, ahead, grouped=True)
-            self._submit(place)
-            ahead = place.end
+            shown = shown_piece_at(layout, ahead, grouped=True)
+            self._submit(shown)
+            ahead = shown.end
         self._ahead = ahead
 
-    def _submit(self, place: Place) -> None:
-        extent, piece = place.extent, place.piece
+    def _submit(self, shown: ShownPiece) -> None:
+        extent, piece = shown.extent, shown.piece
         if piece.size > _NEAR_BYTES and self._cache.max_bytes < 8 * piece.size:
             return
 
         def render() -> None:
-            if self._view.is_open and place.end > self._next - _NEAR_BYTES:
-                self._cache.release(self._block(place))
+            if self._view.is_open and shown.end > self._next - _NEAR_BYTES:
+                self._cache.release(self._block(shown))
 
         if not self._cache.holds(extent.key(piece)):
             self._workers.submit(render)
