@@ -12,7 +12,7 @@ from storage.log.segment import Segment
 from storage.types import OffsetRange
 
 # From a base offset and a leader epoch to the bytes of an append that has them.
-Place = Callable[[int, int], Buffer]
+BytesAt = Callable[[int, int], Buffer]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from storage.append import message_sets
-from storage.append.append_values import Place
+from storage.append.append_values import BytesAt
 from storage.append.batch_encoder import BatchEncoder, Bytes, taken_rows, with_timestamps
 from storage.clock import Clock
 from storage.config import LogConfig
@@ -26,7 +26,7 @@ class LeaderLog(Protocol):
     def config(self) -> LogConfig:
         """The topic's configuration."""
 
-    def append(self, place: Place) -> int:
+    def append(self, place: BytesAt) -> int:
         """See PartitionLog.append."""
 
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Lock
 
 from storage.append import swap
-from storage.append.append_values import LoadedLog, Place
+from storage.append.append_values import BytesAt, LoadedLog
 from storage.append.batch_checks import assigned_epochs, check_continues, check_size, first_offset, scanned
 from storage.append.flushing import Flushing
 from storage.append.health import Health
@@ -197,7 +197,7 @@ class PartitionLog:
 
     # Appending
 
-    def append(self, place: Place) -> int:
+    def append(self, place: BytesAt) -> int:
         """A leader's append: `place` returns the bytes for their offset, under the lock. Returns their base offset.
 
         RecordTooLarge above segment.bytes, PartitionOffline, OSError (a full disk, say): nothing is appended. But when

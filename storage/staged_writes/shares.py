@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from storage.append.append_values import Place
+from storage.append.append_values import BytesAt
 from storage.append.partition_log import PartitionLog
 from storage.files.commit_ledger import PendingPart
 from storage.format.record_batch import move_batch
@@ -83,7 +83,7 @@ def _rest(log_dir: Path, part: PendingPart) -> Iterator[tuple[BatchSpan, int]]:
         number += file.records
 
 
-def _moved(span: BatchSpan, shift: int, first_offset: int) -> Place:
+def _moved(span: BatchSpan, shift: int, first_offset: int) -> BytesAt:
     """The bytes of staged batches with their offsets in the log, if the log ends at `first_offset`. _Overtaken."""
 
     def place(base_offset: int, leader_epoch: int) -> memoryview:

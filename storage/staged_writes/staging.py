@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from storage.append.append_values import Place
+from storage.append.append_values import BytesAt
 from storage.append.appender import Appender
 from storage.append.batch_checks import scanned
 from storage.clock import Clock
@@ -66,7 +66,7 @@ class _StagedLog:
             self.is_created = True
             yield
 
-    def append(self, place: Place) -> int:
+    def append(self, place: BytesAt) -> int:
         data = memoryview(place(self.end_offset, 0))
         return self._write(data, int(scanned(data, self.path).last_offset[-1]) + 1)
 
