@@ -118,12 +118,13 @@ class OwnedLogs:
             if log is not None:
                 return log
         with self.alone([tp]):
+            now_ms = self._clock.now_ms()
             with self._lock:
                 self._check_open_locked()
                 log = self._logs.get(tp)
                 if log is not None:
                     return log
-                failure = None if self._may_retry_locked(tp) else self._failures.get(tp)
+                failure = None if self._may_retry_locked(tp, now_ms) else self._failures.get(tp)
                 clean = tp not in self._unsound
             if failure is not None and self._is_here(tp):
                 raise failure
@@ -431,9 +432,9 @@ class OwnedLogs:
             return bytes_from(self._log_dir.path / tp.dir_name, point)
         return 0
 
-    def _may_retry_locked(self, tp: TopicPartition) -> bool:
+    def _may_retry_locked(self, tp: TopicPartition, now_ms: int) -> bool:
         retry_ms = self._retry_ms.get(tp)
-        return retry_ms is not None and self._clock.now_ms() >= retry_ms
+        return retry_ms is not None and now_ms >= retry_ms
 
     def _check_open_locked(self) -> None:
         if self._closed:
