@@ -127,7 +127,6 @@ def of_recovery(
             yield prediction
     if cuts and report.log_end_offset == cuts[-1].next_offset:
         return
-    end = report.log_end_offset
     if report.removed_segments and not cuts:
         yield Prediction(
             "log-start-beyond-end",
@@ -145,7 +144,7 @@ def of_recovery(
         if misread is not None:
             yield misread
             return
-    yield from _lost_ends(tp, directory, end, known, clean=clean)
+    yield from _lost_ends(report, directory, known, clean=clean)
 
 
 def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -> Prediction:
@@ -181,10 +180,11 @@ def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -
 
 
 def _lost_ends(
-    tp: TopicPartition, directory: Path, end: int, known: PartitionOffsets, *, clean: bool
+    report: RecoveryReport, directory: Path, known: PartitionOffsets, *, clean: bool
 ) -> Iterator[Prediction]:
     """Messages that are in no segment, though another file knows of them: a segment's log is made before its indexes,
     and checkpoints, epochs and snapshots of producers follow what was written. OSError."""
+    tp, end = report.tp, report.log_end_offset
     bases = live_offsets(directory, FileKind.LOG)
     bases = [base for base in bases if not (directory / names.segment_file(base, FileKind.LOG)).is_dir()]
     epochs = _epoch_starts(directory)
@@ -212,7 +212,8 @@ def _lost_ends(
         )  # fmt: skip
     # After a crash the epochs may be older than what retention has removed.
     start = max(known.log_start or 0, min(epochs, default=0))
-    if clean and bases and epochs and start < bases[0] and start == min(epochs):
+    is_tiered = bool(bases) and report.log_start_offset < bases[0]
+    if clean and bases and epochs and start < bases[0] and start == min(epochs) and not is_tiered:
         yield Prediction(
             "log-start-lost", Reaction.UNNOTICED, directory,
             f"the first segment begins at {bases[0]}, and the log at {start} ({names.LEADER_EPOCH_CHECKPOINT})",

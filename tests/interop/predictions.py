@@ -33,6 +33,8 @@ from pathlib import Path
 
 from aiokafka import TopicPartition
 
+from storage.errors import CorruptCheckpoint
+from storage.files import checkpoints
 from storage.format.checksum import crc32c
 from tests.interop.client import Client
 from tests.interop.kafka import BROKER_VERSION, VERSION, Broker, DidNotStart
@@ -66,7 +68,8 @@ class Patient(Broker):
 @dataclass(slots=True)
 class Round:
     """What was done: `damages` by name, None in place of those that were taken back; what doctor said, and what the
-    broker did. `held`: the offsets of the intact messages of each partition."""
+    broker did. `held`: the offsets of the intact messages of each partition; `offline`: partitions in directories that
+    doctor says are taken offline."""
 
     seed: int
     number: int
@@ -74,6 +77,7 @@ class Round:
     damages: list
     told: dict
     held: list
+    offline: set
     outcome: dict | None = None
 
     def recorded(self):
@@ -100,11 +104,18 @@ def intact_offsets(directory):
     return found
 
 
-def _held(dirs, name):
-    """What a partition's directory holds; where it has none, what was being moved in its place does."""
+def _held(dirs, number):
+    """What a partition's directory holds from its checkpointed start on; where it has none, what was being moved in its
+    place does."""
+    name = f"{TOPIC}-{number}"
     places = [path for logs in dirs for path in logs.glob(name)]
     places = places or [path for logs in dirs for path in logs.glob(f"{name}.*-future")]
-    return set().union(*map(intact_offsets, places))
+    starts = [0]
+    for path in places:
+        with suppress(CorruptCheckpoint, OSError):
+            known = checkpoints.read(path.with_name(CHECKPOINTS[1]))
+            starts += [offset for tp, offset in known.items() if (tp.topic, tp.partition) == (TOPIC, number)]
+    return {offset for path in places for offset in intact_offsets(path) if offset >= max(starts)}
 
 
 def damaged(origin, place, dice, taken_back=None):
@@ -178,8 +189,15 @@ def doctor(dirs):
 def begun(origin, place, seed, number, taken_back=None):
     """The directories of a round before its broker starts, and the round: the same for a seed and a number."""
     state, dirs, names = damaged(origin, place, random.Random(f"{seed} {number}"), taken_back)
-    held = [_held(dirs, f"{TOPIC}-{partition}") for partition in range(PARTITIONS)]
-    return dirs, Round(seed, number, state, names, doctor(dirs), held)
+    held = [_held(dirs, partition) for partition in range(PARTITIONS)]
+    told = doctor(dirs)
+    gone = [Path(found["file"]) for found in told["findings"] if found["reaction"] == "takes-offline"]
+    offline = {
+        partition
+        for partition in range(PARTITIONS)
+        if any(path.is_relative_to(_dir_of(dirs, partition)) for path in gone)
+    }
+    return dirs, Round(seed, number, state, names, told, held, offline)
 
 
 def observed(dirs, place):
@@ -247,6 +265,10 @@ def disagreements(one):
         return
     general = [found for found in told["findings"] if found["topic"] is None]
     for number, seen in enumerate(outcome["partitions"]):
+        if number in one.offline:
+            if not seen["error"]:
+                yield f"{TOPIC}-{number}: its directory is offline by doctor, and it is served"
+            continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
         yield from _of_partition(number, [*own, *general], seen, one.held[number], outcome["strays"])
 
