@@ -104,7 +104,11 @@ def metadata_dir_of(dirs: Sequence[LogDirState], given: BrokerProperties | None)
 def metadata_of(state: LogDirState) -> ClusterMetadata | None:
     """The metadata with which a broker starts: its log or, where it has none, bootstrap.checkpoint if that has topics.
     None where nothing tells of topics. OSError."""
-    metadata = ClusterMetadataReader(state.path).refresh()
+    try:
+        metadata = ClusterMetadataReader(state.path).refresh()
+    except OSError as error:
+        not_a_file(state.path, error)  # check_quorum tells
+        return None
     if metadata is None or (not metadata.end_offset and metadata.problem is None):
         try:
             bootstrap = cluster_metadata.read_bootstrap(state.path)

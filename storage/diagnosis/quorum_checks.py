@@ -126,6 +126,23 @@ def _check_log(directory: Path) -> Iterator[Prediction]:
             one, reaction=Reaction.REFUSES, broker="does not start: it cannot load the metadata log",
             advice="Move the file elsewhere: the broker makes it again", tp=None,
         ) if refuses else replace(one, tp=None)  # fmt: skip
+    bases = live_offsets(directory, FileKind.LOG)
+    for path in paths_in(directory):
+        if not path.name.endswith(FileKind.LOG.value) or names.parse_segment_file(path.name) is None:
+            continue
+        if path.is_symlink() and path.is_file():
+            what, broker = "is a symbolic link, which kafkafs does not follow", "follows it: nobody knows what it finds"
+            yield Prediction("no-regular-file", Reaction.UNNOTICED, path, what, broker, "Put the file in its place")
+        elif not path.is_file():
+            broker = "does not take it for a segment, and does not start where it has to make one of that name"
+            yield Prediction(
+                "no-regular-file",
+                Reaction.REFUSES,
+                path,
+                "is no regular file",
+                broker,
+                f"Move it elsewhere, or: {REVIVE}",
+            )
     path = directory / names.PARTITION_METADATA
     try:
         topic_id = partition_metadata.read(path)
@@ -138,7 +155,6 @@ def _check_log(directory: Path) -> Iterator[Prediction]:
     if what:
         broker, advice = "does not start: it cannot load the metadata log", "Remove the file: the broker makes it again"
         yield Prediction("topic-id-corrupt", Reaction.REFUSES, path, what, broker, advice)
-    bases = live_offsets(directory, FileKind.LOG)
     snapshots = [name for path in paths_in(directory) if (name := names.parse_metadata_snapshot(path.name))]
     if bases and bases[0] > max((name.end_offset for name in snapshots), default=0):
         yield Prediction(

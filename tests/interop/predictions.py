@@ -266,7 +266,7 @@ def disagreements(one):
     general = [found for found in told["findings"] if found["topic"] is None]
     for number, seen in enumerate(outcome["partitions"]):
         if number in one.offline:
-            if not seen["error"]:
+            if seen["offsets"]:  # it may be made anew, empty, in another directory
                 yield f"{TOPIC}-{number}: its directory is offline by doctor, and it is served"
             continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]

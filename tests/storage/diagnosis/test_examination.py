@@ -371,6 +371,18 @@ def test_a_small_file_of_the_metadata_log(tmp_path, name, content):
     assert [one.path.name for one in found.predictions] == [name]
 
 
+@pytest.mark.parametrize("in_its_place", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
+def test_a_metadata_log_that_is_no_file(tmp_path, in_its_place):
+    """4.3.0: FileSystemException, Is a directory. What the metadata say is not known then, and doctor says so."""
+    path = built(tmp_path, [b"a"])
+    (log,) = (path / "__cluster_metadata-0").glob("*.log")
+    log.unlink()
+    in_its_place(log)
+    found = examine([path])
+    assert ("no-regular-file", Reaction.REFUSES) in {(one.name, one.reaction) for one in found.predictions}
+    assert not found.starts
+
+
 def test_a_metadata_log_that_others_have(tmp_path):
     """One of three controllers: it gets the metadata from the others, and nothing is set aside."""
     path = built(tmp_path / "log", [b"a"])
