@@ -48,6 +48,7 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     kafkafs verify /tmp/rescued
     """
     from storage.backup.mirror import make_topics
+    from storage.log.segment_gaps import is_cleaned
     from storage.upkeep.salvage import salvage as run
 
     source = open_log_dir(logdir)
@@ -60,9 +61,8 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
         make_topics(source, owned, snapshots)
 
         def copy(found: TopicPartition) -> None:
-            compacted = "compact" in source.topic_info(found.topic).config.cleanup_policy
             log = owned.appendable(found, force=force)
-            results.append(run(snapshots[found], log, compacted=compacted, progress=progress))
+            results.append(run(snapshots[found], log, compacted=is_cleaned(source, found), progress=progress))
 
         errors |= each(list(snapshots), copy)
     if as_json:

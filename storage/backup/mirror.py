@@ -41,6 +41,7 @@ from storage.log.rereads import Rereads
 from storage.log.same_batches import same_batches
 from storage.log.scanning import Window, scan_sound_batches
 from storage.log.segment import WINDOW_BYTES, LargeBatch, Segment, bytes_of
+from storage.log.segment_gaps import is_cleaned
 from storage.log.snapshot import LogSnapshot, TransactionOutcomes
 from storage.log.tiering import TIERED_KEYS
 from storage.log.time_cut import MixedBatch, cut_at
@@ -191,7 +192,7 @@ class Mirror:
 
     def _chosen(self, tp: TopicPartition, snapshot: LogSnapshot) -> _Chosen:
         renamed = TopicPartition(self.renamed.get(tp.topic, tp.topic), tp.partition)
-        compacted = "compact" in self.source.topic_info(tp.topic).config.cleanup_policy
+        compacted = is_cleaned(self.source, tp)
         if self.until_ms is None:
             return _Chosen(tp, renamed, snapshot, compacted)
         try:

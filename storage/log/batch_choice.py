@@ -11,6 +11,8 @@ Within one copy, where two segments hold the same offsets, or one was written be
 5. one batch against three or more has a wrong offset (no CRC covers offsets): as few batches as possible are left out
 6. otherwise nobody knows: neither counts, and the report says so
 
+A file whose first two batches do not fit its name counts by these batches, beside a segment that goes on there.
+
 Of several copies one counts first: as in an unclean leader election that with the highest last leader epoch, then that
 which can be read furthest without damage or a gap, then the largest. What it has lost comes from the others, where the
 leaders of the same epochs wrote it: a leader writes each offset once. Where copies hold other messages of one epoch,
@@ -332,12 +334,11 @@ def _settle(
             if int(part.base[part.kept][0]) not in ends and int(part.last[part.kept][-1]) + 1 not in begins:
                 reason = f"{UNDECIDED}its file has another name, and no segment is next to it"
                 part.leave_out(part.kept, reason)
-    for part in () if compacted else parts:
-        before_last, last = np.flatnonzero(part.kept)[-2:].tolist() if part.kept.sum() > 1 else (0, 0)
-        is_beyond_a_gap = part.kept.any() and part.base[last] > part.last[before_last] + 1
-        if is_beyond_a_gap and part.position[last] == part.end[before_last]:
+    gaps = [] if compacted else [(part, row) for part in parts for row in part.rows_beyond_gaps()]
+    for part, row in gaps if len(gaps) == 1 else ():  # with more of them it is compacted, whatever its configuration
+        if row == int(np.flatnonzero(part.kept)[-1]):
             reason = f"{UNDECIDED}offsets are missing before the last batch, but no bytes: its offset may be wrong"
-            part.leave_out(np.arange(len(part.kept)) == last, reason)
+            part.leave_out(np.arange(len(part.kept)) == row, reason)
 
 
 def _compare_times(

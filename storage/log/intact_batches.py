@@ -108,6 +108,12 @@ class IntactBatches:
         stamps = stamps[stamps > NO_TIMESTAMP]
         return (int(stamps.min()), int(stamps.max())) if len(stamps) else None
 
+    def rows_beyond_gaps(self) -> list[int]:
+        """The kept batches that follow the one before them in the file, but not in their offsets."""
+        rows = np.flatnonzero(self.kept)
+        beyond = self.base[rows[1:]] > self.last[rows[:-1]] + 1
+        return [int(row) for row in rows[1:][beyond & (self.position[rows[1:]] == self.end[rows[:-1]])]]
+
     def kept_table(self, rows: Flags | None = None) -> BatchTable:
         """The headers of the batches that are kept, or of these rows."""
         chosen = self.kept if rows is None else rows

@@ -201,6 +201,14 @@ def test_segments_with_wrong_names_count_by_their_batches(tmp_path):
     assert (offsets(choice), lost(choice), choice.damage) == ([*range(60)], [], None)
 
 
+def test_a_misnamed_segment_counts_beside_a_neighbour_alone(tmp_path):
+    """Another one may be of any log."""
+    log_dir = segments(tmp_path / "a", 0, 1, 4)
+    (log_dir / "t-0" / f"{40:020}.log").rename(log_dir / "t-0" / f"{57:020}.log")
+    choice = choose_batches([copy_of(log_dir)], compacted=False)
+    assert (offsets(choice), choice.damage.reason[:11]) == ([*range(20)], "undecided: ")
+
+
 def test_a_segment_that_was_copied_twice_counts_once(tmp_path):
     log_dir = segments(tmp_path / "a")
     log = log_dir / "t-0" / f"{10:020}.log"

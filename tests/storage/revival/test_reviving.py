@@ -551,6 +551,20 @@ def test_a_whole_replica_is_taken_before_one_with_a_hole(tmp_path):
     assert result.partitions[0].replica.path == shorter / "t-0"
 
 
+def test_what_the_longest_replica_has_in_files_with_wrong_names_is_taken(tmp_path):
+    """By the ends of its segments it ends before the other one."""
+    longest, shorter = replicas(tmp_path, (), ())
+    whole = values(longest)
+    log = shorter / "t-0" / f"{80:020}.log"
+    log.write_bytes(log.read_bytes()[: log.stat().st_size // 2])
+    first, last = (longest / "t-0" / f"{base:020}.log" for base in (0, 80))
+    kept = first.rename(first.with_suffix(".kept"))
+    last.rename(first)
+    kept.rename(last)
+    target, _ = revived(tmp_path, longest, shorter)
+    assert values(target) == whole
+
+
 def test_a_rehearsal_says_what_a_run_does(tmp_path):
     damaged = replicas(tmp_path, (5, 11))
     rehearsed = rehearse(Request(damaged, tmp_path / "new", salvage=True))
