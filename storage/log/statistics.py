@@ -44,6 +44,7 @@ _PER_DOUBLING: Final = 512
 # for different keys with equal hashes (32 bits); beyond that its standard error is 1 / sqrt(K - 2), 0.8 %.
 _K: Final = 16_384
 _HASHES: Final = 2**32
+_MOST_PENDING: Final = 64  # blocks
 
 
 class Sizes:
@@ -157,6 +158,7 @@ class Statistics:
         self.damages: list[Damage] = []
         self.over_time = HistogramCounter(width_ms)
         self._hashes = np.empty(0, np.uint32) if distinct else None
+        self._pending: list[NDArray[np.uint32]] = []  # hashes that are not merged yet
         self._decoder = Decoder()
 
     def add(self, snapshot: LogSnapshot, on_bytes: Callable[[int], None] | None = None) -> Iterator[RecordBlock]:
@@ -169,11 +171,17 @@ class Statistics:
         """An estimate of the number of different keys; None where they were not counted."""
         if self._hashes is None:
             return None
-        seen: float = len(self._hashes)
-        if len(self._hashes) == _K:
-            seen = (_K - 1) / ((int(self._hashes[-1]) + 1) / _HASHES)
+        hashes = self._merge_hashes(self._hashes)
+        seen: float = len(hashes)
+        if len(hashes) == _K:
+            seen = (_K - 1) / ((int(hashes[-1]) + 1) / _HASHES)
         # Corrects for different keys with equal hashes (balls thrown into _HASHES urns).
         return round(-_HASHES * math.log1p(-min(seen, _HASHES - 1) / _HASHES))
+
+    def _merge_hashes(self, hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        self._hashes = np.unique(np.concatenate([hashes, *self._pending]))[:_K]
+        self._pending.clear()
+        return self._hashes
 
     def _add_segment(
         self, snapshot: LogSnapshot, segment: Segment, on_bytes: Callable[[int], None] | None
@@ -237,10 +245,9 @@ class Statistics:
         if self._hashes is not None:
             hashes = _hashed(block.buffer, block.key_start, keys).astype(np.uint32)
             hashes = hashes[keys >= 0] if null_keys else hashes
-            if len(self._hashes) == _K:
-                hashes = hashes[hashes < self._hashes[-1]]
-            if len(hashes):
-                self._hashes = np.unique(np.concatenate([self._hashes, hashes]))[:_K]
+            self._pending.append(hashes[hashes < self._hashes[-1]] if len(self._hashes) == _K else hashes)
+            if len(self._pending) == _MOST_PENDING:
+                self._merge_hashes(self._hashes)
 
     def _add_times(self, times: Int64s) -> None:
         self.over_time.add_messages(times)
