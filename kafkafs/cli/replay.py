@@ -288,19 +288,28 @@ def _replay(
     skip_too_large: bool,
 ) -> list[object]:
     """Replays all partitions; returns the errors of those that failed."""
-    from kafkafs.replay.replaying import Replay
+    from kafkafs.replay.replaying import Replay, TooLarge
 
     batch_bytes = min(topic.max_message_bytes for _, topic in chosen)
     work = Replay(cluster, arrivals, batch_bytes, skip_too_large=skip_too_large)
     errors: list[object] = []
     with progress_bar() as progress:
         for tp, topic in chosen:
-            known = arrivals.get(tp)
-            blocks = source.blocks(tp, 0 if known is None else known.next_old, progress)
-            try:
-                work.partition(tp, topic, _say_old(blocks, topic, source.log_dir.clock.now_ms()))
-            except (StorageError, OSError) as error:
-                errors.append(error)
+            while True:
+                known = arrivals.get(tp)
+                blocks = source.blocks(tp, 0 if known is None else known.next_old, progress)
+                try:
+                    work.partition(tp, topic, _say_old(blocks, topic, source.log_dir.clock.now_ms()))
+                except TooLarge as error:
+                    known = arrivals.get(tp)
+                    if skip_too_large and known is not None and error.offset is not None:
+                        known.add(error.offset, -1)
+                        continue
+                    errors.append(error)
+                except (StorageError, OSError) as error:
+                    errors.append(error)
+                break
+        arrivals.flush()
     return errors
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ _PRODUCER: Final[Mapping[str, Any]] = {
     "queue.buffering.max.kbytes": 65_536,
     "message.max.bytes": _MAX_REQUEST_BYTES,
 }
-_FIXED: Final[Mapping[str, Any]] = {"acks": "all", "enable.idempotence": True, "partitioner": "consistent"}
+_FIXED: Final[Mapping[str, Any]] = {"acks": "all", "enable.idempotence": True, "enable.gapless.guarantee": True}
 # Kafka's defaults of a topic's configuration, where the cluster does not show it.
 _MAX_MESSAGE_BYTES: Final = "1048588"
 
@@ -79,7 +80,9 @@ class Cluster:
         self._servers, self._last = servers, ""
         self._library: Any = confluent_kafka
         self._admin_library: Any = admin
-        own = {"bootstrap.servers": servers, "log_level": 0, "error_cb": self._note}
+        quiet = logging.getLogger("kafkafs.librdkafka")  # what it logs comes as errors too
+        quiet.disabled = True
+        own = {"bootstrap.servers": servers, "logger": quiet, "error_cb": self._note}
         self._config: dict[str, Any] = {**properties, **own}
         with self._explained("is not a configuration"):
             self._admin = self._admin_library.AdminClient(self._config)
@@ -168,12 +171,14 @@ class Cluster:
             finally:
                 self._consumer.unassign()
 
-    def producer(self, batch_bytes: int, *, gapless: bool) -> Producer:
+    def producer(self, batch_bytes: int) -> Producer:
         """An idempotent producer with acks=all, whose batches have at most so many bytes unless they have one message.
-        `gapless`: nothing behind a message that fails is produced."""
-        more = {"batch.size": min(batch_bytes, _MAX_BATCH_BYTES), "enable.gapless.guarantee": gapless}
+        Nothing behind a message that fails is produced: the producer ends."""
+        more = {"batch.size": min(batch_bytes, _MAX_BATCH_BYTES)}
+        config = {**_PRODUCER, **self._config, **_FIXED, **more}
+        del config["error_cb"]  # with it an error that ends the producer is raised within its callbacks
         with self._explained("is not a configuration"):
-            producer: Producer = self._library.Producer({**_PRODUCER, **self._config, **_FIXED, **more})
+            producer: Producer = self._library.Producer(config)
         return producer
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:

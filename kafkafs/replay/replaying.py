@@ -14,9 +14,10 @@ its messages are the next of the source, one after the other; those that are not
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -65,22 +66,27 @@ def _texts(block: RecordBlock, column: Any) -> list[bytes | None]:
     return texts
 
 
+class TooLarge(RecordTooLarge):
+    """The cluster refuses the message at `offset` because of its size, and has nothing behind it."""
+
+
 class Replay:
-    """Replays into one cluster. `skip_too_large`: count messages that the cluster refuses because of their size."""
+    """Replays into one cluster. `skip_too_large`: messages that were refused because of their size may be missing."""
 
     def __init__(self, cluster: Cluster, arrivals: ArrivalMap, batch_bytes: int, *, skip_too_large: bool) -> None:
         self._cluster, self._map, self._skip = cluster, arrivals, skip_too_large
         self._batch_bytes = batch_bytes
         self._producer = self._new_producer()
-        self._failure: Exception | None = None
+        self._failure: StorageError | None = None  # of the first message that failed
+        self._ended: StorageError | None = None  # what ended the producer
         self._flushed = time.monotonic()
 
     def _new_producer(self) -> Producer:
-        return self._cluster.producer(self._batch_bytes, gapless=not self._skip)
+        return self._cluster.producer(self._batch_bytes)
 
     def partition(self, tp: TopicPartition, target: TargetTopic, blocks: Iterable[RecordBlock]) -> None:
         """Produces the messages of a partition, in order, that have not arrived yet: those in `blocks` at or after
-        `next_old` of its Arrivals. StorageError, which names the message that the cluster has refused."""
+        `next_old` of its Arrivals. TooLarge or another StorageError names the message that the cluster has refused."""
         place = TopicPartition(target.name, tp.partition)
         rows: Iterator[_Row] = chain.from_iterable(rows_of(tp, block) for block in blocks)
         arrivals, expected = self._map.get(tp), None
@@ -90,19 +96,50 @@ class Replay:
             rows, expected = self._resumed(arrivals, place, target, rows)
             self._map.flush()
         begun = arrivals.next_new
-        timeout_s = _END_S
+        first: _Row | None = None
+        damage: Exception | None = None
         try:
             first = self._produce(arrivals, place, rows)
-            timeout_s = _END_S if self._failure else -1
-        finally:
-            self._producer.flush(timeout_s)
-            self._map.flush()
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            self._producer = self._new_producer()  # with gapless a failure ends all that a producer can do
-            raise failure
+        except (StorageError, OSError) as caught:  # of the source: the messages before it arrive
+            damage = caught
+        except BaseException:
+            self._finish(_END_S)
+            raise
+        self._finish(math.inf)
+        failure, self._failure, self._ended = self._failure or self._ended, None, None
+        if failure is not None:
+            self._producer = self._new_producer()  # a failure ends all that a producer can do
+        error = failure or damage
+        if error is not None:
+            raise error
         if expected is not None and first is not None:
             self._check_first(arrivals, place, expected, begun, first)
+
+    def _finish(self, timeout_s: float) -> None:
+        """Waits until everything is acknowledged, or given up after a failure; writes the map."""
+        deadline = time.monotonic() + timeout_s
+        while len(self._producer) and time.monotonic() < deadline:
+            if self._failure is None and self._ended is None:
+                self._serve(self._producer.flush, _FLUSH_S)
+            else:
+                self._producer.purge()
+                self._serve(self._producer.poll, _FLUSH_S)
+        self._map.flush()
+
+    def _serve(self, serve: Callable[[float], int], timeout_s: float) -> None:
+        """Lets the library hand over acknowledgements; writes the map now and then."""
+        from confluent_kafka import KafkaException
+
+        try:
+            serve(timeout_s)
+        except KafkaException as error:  # the producer has ended; the acknowledgement that ended it may come later
+            self._ended = StorageError(f"the cluster takes no more messages: {error.args[0].str()}")
+        except SystemError as error:  # its exception was taken within `_acknowledged`
+            self._ended = StorageError(f"the cluster takes no more messages: {error}")
+        now = time.monotonic()
+        if now - self._flushed > _FLUSH_S:
+            self._map.flush()
+            self._flushed = now
 
     def _produce(self, arrivals: Arrivals, place: TopicPartition, rows: Iterable[_Row]) -> _Row | None:
         """Hands all rows to the library; returns the first."""
@@ -119,36 +156,36 @@ class Replay:
                     produce(topic, value, key, partition, partial(acknowledged, offset), None, timestamp, headers)
                     break
                 except BufferError:
-                    poll(0.1)
-                    self._pause()
+                    self._serve(poll, 0.1)
+                    if self._failure is not None or self._ended is not None:
+                        return first
                 except KafkaException as error:  # before it is sent
-                    self._producer.flush()  # what is before it comes first
+                    self._finish(math.inf)  # what is before it comes first
                     acknowledged(offset, error.args[0], None)
                     break
             if not number & _POLL_MASK:
-                poll(0)
-                self._pause()
-            if self._failure is not None:
+                self._serve(poll, 0)
+            if self._failure is not None or self._ended is not None:
                 break
         return first
 
-    def _pause(self) -> None:
-        now = time.monotonic()
-        if now - self._flushed > _FLUSH_S:
-            self._map.flush()
-            self._flushed = now
-
     def _acknowledged(self, arrivals: Arrivals, offset: int, error: Any, message: Any) -> None:
-        """Called by the library for each message, in order."""
+        """Called by the library for each message, in order.
+
+        When a producer ends, confluent-kafka calls with its exception pending: the first call of a function of its own
+        raises that as a SystemError, and the second one works.
+        """
+        try:
+            new = message.offset() if error is None else error.name()
+        except SystemError:
+            new = message.offset() if error is None else error.name()
         if error is None:
-            arrivals.add(offset, message.offset())
-        elif error.name() == _TOO_LARGE and self._skip:
-            arrivals.add(offset, -1)
+            arrivals.add(offset, new)
         elif self._failure is None:
             where = f"{arrivals.tp}: {arrivals.topic} does not take the message"
             if error.name() == _TOO_LARGE:
                 advice = "--skip-too-large leaves such messages out; or raise max.message.bytes of the topic"
-                self._failure = RecordTooLarge(f"{where} ({error.str()})", offset=offset, advice=advice)
+                self._failure = TooLarge(f"{where} ({error.str()})", offset=offset, advice=advice)
             else:
                 self._failure = StorageError(f"{where} ({error.name()}: {error.str()})", offset=offset)
 

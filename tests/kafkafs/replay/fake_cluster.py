@@ -207,6 +207,16 @@ class FakeProducer:
     def flush(self, _timeout=-1):
         self.poll()
 
+    def purge(self):
+        """What waits fails with the next poll; here it does anyway."""
+        assert not self._killed
+
+    def __len__(self):
+        return len(self._waiting)
+
+    def __bool__(self):
+        return True
+
 
 class FakeConsumer:
     def __init__(self, cluster, config):
