@@ -159,6 +159,7 @@ class Statistics:
         self.over_time = HistogramCounter(width_ms)
         self._hashes = np.empty(0, np.uint32) if distinct else None
         self._pending: list[NDArray[np.uint32]] = []  # hashes that are not merged yet
+        self._waiting = 0  # how many these are
         self._decoder = Decoder()
 
     def add(self, snapshot: LogSnapshot, on_bytes: Callable[[int], None] | None = None) -> Iterator[RecordBlock]:
@@ -181,6 +182,7 @@ class Statistics:
     def _merge_hashes(self, hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
         self._hashes = np.unique(np.concatenate([hashes, *self._pending]))[:_K]
         self._pending.clear()
+        self._waiting = 0
         return self._hashes
 
     def _add_segment(
@@ -246,7 +248,8 @@ class Statistics:
             hashes = _hashed(block.buffer, block.key_start, keys).astype(np.uint32)
             hashes = hashes[keys >= 0] if null_keys else hashes
             self._pending.append(hashes[hashes < self._hashes[-1]] if len(self._hashes) == _K else hashes)
-            if len(self._pending) == _MOST_PENDING:
+            self._waiting += len(self._pending[-1])
+            if self._waiting > 2 * _K or len(self._pending) == _MOST_PENDING:
                 self._merge_hashes(self._hashes)
 
     def _add_times(self, times: Int64s) -> None:
