@@ -123,8 +123,8 @@ def cat(
 
     With --merge, the messages of all partitions (a glob names several topics: '*') come in the order of their
     timestamps. Those of one partition keep their order: where timestamps go back, a message comes with the latest
-    timestamp before it. It takes about 2 MiB of memory for each partition. With --follow, a message is printed when it
-    is --window old, or was read that long ago.
+    timestamp before it. A block of each partition is in memory: 2 to 16 MiB. With --follow, a message is printed when
+    it is --window old, or was read that long ago.
 
     With --latest, --key and --header choose among the last messages, and keys take at most 512 MiB of memory. --follow
     also prints partitions that are added later. The form log is for one partition, and cannot be combined with --where.
