@@ -117,7 +117,7 @@ def replay(
     \b
     kafkafs replay /var/kafka orders 'payments*' --to kafka:9092 --create --groups --map orders.map
     kafkafs replay /var/kafka orders/0 --to kafka:9093 --command-config client.properties --dry-run
-    kafkafs replay /var/kafka orders --to kafka:9092 --topic orders=orders-again --time 2026-11-20T10--
+    kafkafs replay /var/kafka orders --to kafka:9092 --topic orders=again --time 2026-11-20T10--
     kafkafs replay /var/kafka orders --to kafka:9092 --where "value_json->>'customer' = 'c-11'"
     """
     from kafkafs.reading.selection import Question

@@ -1,6 +1,6 @@
 """The properties file of Kafka's own clients (`--command-config`) as a configuration of librdkafka.
 
-Sources: Kafka's CommonClientConfigs, SslConfigs and SaslConfigs; librdkafka's CONFIGURATION.md.
+Sources: Kafka's CommonClientConfigs, SslConfigs and SaslConfigs; librdkafka's list of its configuration.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from storage.format.block import RecordBlock
 
 _TOO_LARGE: Final = "MSG_SIZE_TOO_LARGE"
+_GIVEN_UP: Final = ("_FATAL", "_PURGE_INFLIGHT", "_PURGE_QUEUE")  # because of another message
 _POLL_MASK: Final = 1023  # acknowledgements are handled after so many messages
 _FLUSH_S: Final = 1.0  # the map is written this often
 _END_S: Final = 10.0  # how long an interrupted run waits for acknowledgements
@@ -78,6 +79,7 @@ class Replay:
         self._batch_bytes = batch_bytes
         self._producer = self._new_producer()
         self._failure: StorageError | None = None  # of the first message that failed
+        self._failed = (True, 0)  # whether it is one behind that, and its offset
         self._ended: StorageError | None = None  # what ended the producer
         self._flushed = time.monotonic()
 
@@ -181,13 +183,14 @@ class Replay:
             new = message.offset() if error is None else error.name()
         if error is None:
             arrivals.add(offset, new)
-        elif self._failure is None:
+        elif self._failure is None or (new in _GIVEN_UP, offset) < self._failed:
+            self._failed = (new in _GIVEN_UP, offset)
             where = f"{arrivals.tp}: {arrivals.topic} does not take the message"
-            if error.name() == _TOO_LARGE:
+            if new == _TOO_LARGE:
                 advice = "--skip-too-large leaves such messages out; or raise max.message.bytes of the topic"
                 self._failure = TooLarge(f"{where} ({error.str()})", offset=offset, advice=advice)
             else:
-                self._failure = StorageError(f"{where} ({error.name()}: {error.str()})", offset=offset)
+                self._failure = StorageError(f"{where} ({new}: {error.str()})", offset=offset)
 
     def _resumed(
         self, arrivals: Arrivals, place: TopicPartition, target: TargetTopic, rows: Iterator[_Row]

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.interop.client import Client, Message
-from tests.interop.kafka import on_broker, requires_kafka
+from tests.interop.kafka import Broker, on_broker, requires_kafka
 from tests.support.commands import process, run
 from tests.support.waiting import wait_for
 
@@ -65,7 +65,12 @@ def test_messages_and_groups(broker, client, tmp_path):
     assert first[1:] == contents(client, "rp-plain", 0)[33]
 
 
-def test_a_message_that_the_broker_refuses(broker, client, tmp_path):
+def test_a_message_that_the_broker_refuses(tmp_path):
+    with Broker(tmp_path / "broker") as broker:  # of its own: it logs an error
+        refusals(broker.start(), Client(broker.address), tmp_path)
+
+
+def refusals(broker, client, tmp_path):
     messages = [Message(b"%d" % number) for number in range(100)]
     for number in (30, 31, 70):
         messages[number] = Message(random.Random(number).randbytes(60_000))
