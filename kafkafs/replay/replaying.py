@@ -79,6 +79,7 @@ class Replay:
         self._batch_bytes = batch_bytes
         self._producer = self._new_producer()
         self._failure: StorageError | None = None  # of the first message that failed
+        self._pending: deque[int] = deque()  # the offsets that wait for their acknowledgement
         self._failed = (True, 0)  # whether it is one behind that, and its offset
         self._ended: StorageError | None = None  # what ended the producer
         self._flushed = time.monotonic()
@@ -108,7 +109,7 @@ class Replay:
             self._finish(_END_S)
             raise
         self._finish(math.inf)
-        failure, self._failure, self._ended = self._failure or self._ended, None, None
+        failure = self._first_failure(arrivals)
         if failure is not None:
             self._producer = self._new_producer()  # a failure ends all that a producer can do
         error = failure or damage
@@ -116,6 +117,21 @@ class Replay:
             raise error
         if expected is not None and first is not None:
             self._check_first(arrivals, place, expected, begun, first)
+
+    def _first_failure(self, arrivals: Arrivals) -> StorageError | None:
+        """The error of the first message that was not acknowledged, and a clean state. When a producer ends, the
+        library loses the acknowledgement that ended it; the reason is in what it raises."""
+        from confluent_kafka import KafkaError
+
+        failure, ended = self._failure, self._ended
+        pending = [offset for offset in self._pending if offset >= arrivals.next_old]
+        self._failure, self._ended, self._pending = None, None, deque()
+        if not pending or (failure is not None and failure.offset == pending[0]):
+            return failure or ended
+        if ended is not None and KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str() in ended.what:
+            return _too_large(arrivals, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str(), pending[0])
+        what = (ended or failure or StorageError("no acknowledgement")).what
+        return StorageError(f"{arrivals.tp}: {arrivals.topic} does not take the message: {what}", offset=pending[0])
 
     def _finish(self, timeout_s: float) -> None:
         """Waits until everything is acknowledged, or given up after a failure; writes the map."""
@@ -134,10 +150,13 @@ class Replay:
 
         try:
             serve(timeout_s)
-        except KafkaException as error:  # the producer has ended; the acknowledgement that ended it may come later
-            self._ended = StorageError(f"the cluster takes no more messages: {error.args[0].str()}")
-        except SystemError as error:  # its exception was taken within `_acknowledged`
-            self._ended = StorageError(f"the cluster takes no more messages: {error}")
+        except (KafkaException, SystemError) as error:  # the producer has ended
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            said = cause.args[0].str() if isinstance(cause, KafkaException) else str(cause)
+            if self._ended is None or isinstance(cause, KafkaException):
+                self._ended = StorageError(f"the cluster takes no more messages: {said}")
         now = time.monotonic()
         if now - self._flushed > _FLUSH_S:
             self._map.flush()
@@ -148,7 +167,7 @@ class Replay:
         from confluent_kafka import KafkaException
 
         produce, poll, acknowledged = self._producer.produce, self._producer.poll, partial(self._acknowledged, arrivals)
-        topic, partition, first = place.topic, place.partition, None
+        topic, partition, first, pending = place.topic, place.partition, None, self._pending
         for number, row in enumerate(rows):
             offset, timestamp, key, value, headers = row
             if first is None:
@@ -156,6 +175,7 @@ class Replay:
             while True:
                 try:
                     produce(topic, value, key, partition, partial(acknowledged, offset), None, timestamp, headers)
+                    pending.append(offset)
                     break
                 except BufferError:
                     self._serve(poll, 0.1)
@@ -183,12 +203,13 @@ class Replay:
             new = message.offset() if error is None else error.name()
         if error is None:
             arrivals.add(offset, new)
+            while self._pending and self._pending[0] <= offset:
+                self._pending.popleft()
         elif self._failure is None or (new in _GIVEN_UP, offset) < self._failed:
             self._failed = (new in _GIVEN_UP, offset)
             where = f"{arrivals.tp}: {arrivals.topic} does not take the message"
             if new == _TOO_LARGE:
-                advice = "--skip-too-large leaves such messages out; or raise max.message.bytes of the topic"
-                self._failure = TooLarge(f"{where} ({error.str()})", offset=offset, advice=advice)
+                self._failure = _too_large(arrivals, error.str(), offset)
             else:
                 self._failure = StorageError(f"{where} ({new}: {error.str()})", offset=offset)
 
@@ -269,6 +290,12 @@ def _is_same(row: _Row | None, message: Message, target: TargetTopic | None) -> 
 def _size(row: _Row) -> int:
     headers = sum(len(name.encode()) + len(value or "") for name, value in row[4] or ())
     return len(row[2] or b"") + len(row[3] or b"") + headers
+
+
+def _too_large(arrivals: Arrivals, said: str, offset: int) -> TooLarge:
+    what = f"{arrivals.tp}: {arrivals.topic} does not take the message ({said})"
+    advice = "--skip-too-large leaves such messages out; or raise max.message.bytes of the topic"
+    return TooLarge(what, offset=offset, advice=advice)
 
 
 def _undecided(arrivals: Arrivals, why: str, expected: str | None) -> StorageError:

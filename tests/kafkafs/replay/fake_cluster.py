@@ -54,6 +54,8 @@ class Log:
 
 
 class FakeError:
+    MSG_SIZE_TOO_LARGE = "MSG_SIZE_TOO_LARGE"
+
     def __init__(self, name, text="refused"):
         self._name, self._text = name, text
 
@@ -89,6 +91,7 @@ class FakeCluster:
         library, admin = ModuleType("confluent_kafka"), ModuleType("confluent_kafka.admin")
         for name, kind in (("Producer", FakeProducer), ("Consumer", FakeConsumer)):
             setattr(library, name, lambda config, kind=kind: kind(self, config))
+        library.KafkaError = FakeError
         library.KafkaException, library.admin = FakeException, admin
         library.TopicPartition = lambda *fields: SimpleNamespace(
             **dict(zip(("topic", "partition", "offset", "metadata"), fields, strict=True)), error=None
