@@ -22,7 +22,6 @@ from storage.errors import (
     NotPermitted,
     RecordTooLarge,
     UnknownTopicOrPartition,
-    error_text,
 )
 
 _log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class RefusedLines:
 
 def reason_of(error: Exception, elsewhere: int) -> str:
     """What a person should know of a refusal: the error, and how many later lines are in other partitions."""
-    reason = error_text(error)
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)  # no path below the mount
     if not elsewhere:
         return reason
     return f"{reason}. Of the lines after it {elsewhere} are in other partitions"

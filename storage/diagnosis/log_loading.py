@@ -18,7 +18,7 @@ from storage.errors import CorruptCheckpoint
 from storage.files import leader_epochs, names
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
-from storage.files.opening import exists
+from storage.files.opening import exists, is_directory
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.files.transaction_index import ENTRY_SIZE, VERSION
 from storage.format.batches import LOG_OVERHEAD
@@ -186,7 +186,7 @@ def _lost_ends(
     and checkpoints, epochs and snapshots of producers follow what was written. OSError."""
     tp, end = report.tp, report.log_end_offset
     bases = live_offsets(directory, FileKind.LOG)
-    bases = [base for base in bases if not (directory / names.segment_file(base, FileKind.LOG)).is_dir()]
+    bases = [base for base in bases if not is_directory(directory / names.segment_file(base, FileKind.LOG))]
     epochs = _epoch_starts(directory)
     reached = {
         names.RECOVERY_POINT_CHECKPOINT: known.recovery_point or 0,
@@ -233,11 +233,11 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
     """After a clean shutdown a broker looks for the end of a log from the last entry of its last index on, and trusts
     that there are batches and nothing else. OSError."""
     bases = live_offsets(directory, FileKind.LOG)
-    if not bases or (directory / names.segment_file(bases[-1], FileKind.LOG)).is_dir():
+    if not bases or is_directory(directory / names.segment_file(bases[-1], FileKind.LOG)):
         return None
     last = Segment.at(directory, bases[-1])
     path = directory / names.segment_file(last.base_offset, FileKind.OFFSET_INDEX)
-    data = None if path.is_dir() else read_whole(path, MOST_ENTRIES_BYTES)
+    data = None if is_directory(path) else read_whole(path, MOST_ENTRIES_BYTES)
     if data is None or len(data) % _INDEX_ENTRY.size:
         return None  # it recovers the segment
     relative_offset, position = _INDEX_ENTRY.unpack(data[-_INDEX_ENTRY.size :]) if data else (0, 0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,10 +131,11 @@ def _check_log(directory: Path) -> Iterator[Prediction]:
     for path in paths_in(directory):
         if not path.name.endswith(FileKind.LOG.value) or names.parse_segment_file(path.name) is None:
             continue
-        if path.is_symlink() and path.is_file():
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode):
             what, broker = "is a symbolic link, which kafkafs does not follow", "follows it: nobody knows what it finds"
             yield Prediction("no-regular-file", Reaction.UNNOTICED, path, what, broker, "Put the file in its place")
-        elif not path.is_file():
+        elif not stat.S_ISREG(mode):
             broker = "does not take it for a segment, and does not start where it has to make one of that name"
             yield Prediction(
                 "no-regular-file",

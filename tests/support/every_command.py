@@ -9,7 +9,8 @@ from typing import Final
 import click
 
 from kafkafs.cli import main
-from storage.files import commit_ledger, manifest
+from storage.files import commit_ledger, manifest, metadata_checkpoint
+from storage.files.metadata_records import FeatureLevelRecord
 from storage.format.block import Record
 from tests.support.builders import ROLL, Batch, Item, Partition, abort, build_log_dir, many
 from tests.support.schema_logs import LONG, STRING, avro_string, framed, schema_record
@@ -139,7 +140,7 @@ def sample_log_dir(path: Path, *, clean: bool, broker: bool = False) -> Path:
         f"moved-0.{'1' * 32}-future/{segment}.log": b"",
         f"stray-0.{'2' * 32}-stray/{segment}.log": b"",
         "remote-log-index-cache/index": b"",
-        "bootstrap.checkpoint": b"",
+        "bootstrap.checkpoint": metadata_checkpoint.bootstrap([FeatureLevelRecord("metadata.version", 7)], 0),
         "recovery-point-offset-checkpoint.tmp": b"",
         ".lock": b"",
         "kafkafs-commits": commit_ledger.encode(commit_ledger.Ledger()),

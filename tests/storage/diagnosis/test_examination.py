@@ -371,16 +371,20 @@ def test_a_small_file_of_the_metadata_log(tmp_path, name, content):
     assert [one.path.name for one in found.predictions] == [name]
 
 
-@pytest.mark.parametrize("in_its_place", [Path.mkdir, lambda path: path.symlink_to("nowhere")])
-def test_a_metadata_log_that_is_no_file(tmp_path, in_its_place):
-    """4.3.0: FileSystemException, Is a directory. What the metadata say is not known then, and doctor says so."""
+@pytest.mark.parametrize(
+    ("in_its_place", "reaction"),
+    [(Path.mkdir, Reaction.REFUSES), (lambda path: path.symlink_to("nowhere"), Reaction.UNNOTICED)],
+)
+def test_a_metadata_log_that_is_no_file(tmp_path, in_its_place, reaction):
+    """4.3.0: FileSystemException, Is a directory. Doctor does not follow the link, so it cannot know what the broker
+    finds, and says so."""
     path = built(tmp_path, [b"a"])
     (log,) = (path / "__cluster_metadata-0").glob("*.log")
     log.unlink()
     in_its_place(log)
     found = examine([path])
-    assert ("no-regular-file", Reaction.REFUSES) in {(one.name, one.reaction) for one in found.predictions}
-    assert not found.starts
+    assert ("no-regular-file", reaction) in {(one.name, one.reaction) for one in found.predictions}
+    assert found.starts == (reaction is Reaction.UNNOTICED)
 
 
 def test_a_metadata_log_that_others_have(tmp_path):
