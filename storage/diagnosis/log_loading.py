@@ -54,11 +54,14 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
             continue
         elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name):
             if path.suffix == FileKind.LOG.value:
-                end = int(number[0])
+                start, last = int(number[0]), max(live_offsets(directory, FileKind.LOG), default=-1)
+                broker = f"makes an empty segment from offset {start} on"
+                broker += ", and goes on there: later messages are hidden" if start > last else (
+                    ": messages from there to the next segment are hidden, and what is in this file"
+                )  # fmt: skip
                 yield Prediction(
-                    "file-misnamed", Reaction.CUTS, path, "a segment file's name with too few digits",
-                    f"makes an empty segment from offset {end} on, and goes on there: later messages are hidden",
-                    "Move the file elsewhere", tp, end,
+                    "file-misnamed", Reaction.CUTS, path, "a segment file's name with too few digits", broker,
+                    "Move the file elsewhere", tp, start if start > last else None,
                 )  # fmt: skip
         elif names.is_misnamed(path.name):
             yield Prediction(

@@ -48,7 +48,8 @@ TOPIC = "p"
 _HEAD = struct.Struct(">qiibIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
 _CONTROL = 0x20
 SECOND_ID = "AAAAAAAAAAAAAAAAAAAAZQ"
-_WITH_OTHERS = {"log-start-beyond-end", "batch-crc", "retention-early"}  # cuts that leave less below their end
+# Cuts that leave less below their end.
+_WITH_OTHERS = {"log-start-beyond-end", "batch-crc", "retention-early", "file-misnamed"}
 _MANY = 12  # damaged partitions that one start judges
 
 

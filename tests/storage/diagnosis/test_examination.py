@@ -335,6 +335,9 @@ def test_names_that_a_broker_takes(tmp_path):
     unknown = {(one.path.name, one.reaction) for one in found.predictions if one.name == "topic-unknown"}
     assert unknown == {(name, Reaction.STRAY) for name in ("..-0", "foo-+3", "tö-0")}
     assert named(path, "file-misnamed") == [("t/0", Reaction.CUTS, 7)]
+    log = path / "t-0" / f"{0:020}.log"
+    shutil.copy(log, path / "t-0" / f"{30:020}.log")  # between two segments: the log ends as before
+    assert named(path, "file-misnamed") == [("t/0", Reaction.CUTS, None)]
 
 
 @pytest.mark.parametrize("text", ["", "cluster.id=x\n", "version=0\nbroker.id=1\n", "node.id=1\n"])
