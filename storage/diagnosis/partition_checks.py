@@ -45,7 +45,8 @@ def check_topics(
         try:
             topic_id = partition_metadata.read(path)
         except CorruptCheckpoint as error:
-            refuses = error.what == partition_metadata.NO_ID  # no IOException, but an IllegalArgumentException
+            # Neither is an IOException, which takes the directory offline: IllegalArgument-, NullPointerException.
+            refuses = error.what in (partition_metadata.NO_ID, partition_metadata.CUT_OFF)
             reaction = Reaction.REFUSES if refuses else Reaction.OFFLINE
             broker = "does not start" if refuses else "takes the log directory offline; without another one it stops"
             yield Prediction("topic-id-corrupt", reaction, path, error.what, broker, _id_advice(described), tp)

@@ -16,6 +16,7 @@ from storage.files.small_files import read_whole
 
 VERSION = 0
 NO_ID = "partition metadata holds no topic id"
+CUT_OFF = "partition metadata is cut off"
 _LINE = re.compile(r"[^:]*:\s+(\S+)\s*")
 _ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _ZERO_ID = "A" * 22
@@ -49,7 +50,9 @@ def parse(data: bytes, path: Path | None = None) -> str:
         lines = []
     values = [match[1] for match in map(_LINE.fullmatch, lines[:2]) if match is not None]
     if len(values) < 2:
-        raise _corrupt("partition metadata does not parse", path, "two lines, version and topic_id", data[:80])
+        is_cut = len(values) == len(lines) and data.isascii()
+        what = CUT_OFF if is_cut else "partition metadata does not parse"
+        raise _corrupt(what, path, "two lines, version and topic_id", data[:80])
     version, topic_id = values
     # Later versions are accepted too, as in Kafka, so that a downgrade works.
     if not version.isascii() or not version.isdigit():

@@ -350,6 +350,24 @@ def test_a_meta_properties_without_ids(tmp_path, text):
     assert not found.starts
 
 
+@pytest.mark.parametrize(
+    ("content", "reaction"),
+    [
+        (b"", Reaction.REFUSES),
+        (b"version: 0\n", Reaction.REFUSES),
+        (b"version: 0\ntopic_id: nonsense", Reaction.REFUSES),
+        (b"version: 0\ntopic_id: " + b"A" * 22, Reaction.OFFLINE),
+        (b"version: 0\ntopic_id: \xff", Reaction.OFFLINE),
+        (bytes(43), Reaction.OFFLINE),
+    ],
+)
+def test_a_topic_id_that_does_not_parse(tmp_path, content, reaction):
+    """An IOException takes the directory offline; a NullPointerException, of what is cut off, ends the broker."""
+    path = built(tmp_path, [b"a"])
+    (path / "t-0" / "partition.metadata").write_bytes(content)
+    assert named(path, "topic-id-corrupt") == [("t/0", reaction, None)]
+
+
 def test_another_topics_id(tmp_path):
     """InconsistentTopicIdException: neither that topic nor an unrelated one had a leader."""
     records = metadata_records("other", 1, [1])
