@@ -40,6 +40,7 @@ PRINTING = (
     "mirror LOGS NEW",
     "recover LOGS --dry-run",
     "reindex LOGS t",
+    "replay --help",
     "retain LOGS --dry-run",
     "revive LOGS --to NEW",
     "salvage LOGS t --to NEW",
