@@ -68,13 +68,12 @@ class LogCopy:
         segments = self.snapshot.segments
         return segments[-1].directory if segments else Path(self.snapshot.tp.dir_name)
 
-    @property
-    def begins(self) -> int | None:
-        """Where the log begins, if its first segments are missing: a broker moves the first leader epoch there."""
-        snapshot, entries = self.snapshot, self.snapshot.epochs.entries
-        first = snapshot.segments[0].base_offset if snapshot.segments else snapshot.log_start_offset
-        is_missing = bool(entries) and entries[0].start_offset < first and snapshot.remote_offsets is None
-        return max(entries[0].start_offset, 0) if is_missing else None
+    def begins_before(self, base_offset: int) -> int | None:
+        """Where the log begins, if segments before its first one are missing: a broker moves the first leader epoch
+        there."""
+        entries = self.snapshot.epochs.entries
+        is_missing = bool(entries) and entries[0].start_offset < base_offset and self.snapshot.remote_offsets is None
+        return entries[0].start_offset if is_missing else None
 
     def created_ns(self) -> int | None:
         """When this life of the topic began here, by the time of partition.metadata; None without that file."""
@@ -182,7 +181,7 @@ def choose_batches(
     lineage = Lineage.of(copies[0].snapshot.epochs, first)
     if len(copies) > 1:
         _outvote(first, intact[1:], lineage, compacted=compacted)
-    begins = copies[0].begins
+    begins = copies[0].begins_before(first[0].segment.base_offset) if first else None
     start = copies[0].snapshot.log_start_offset if begins is None else begins
     lost = _lost(first, copies[0], compacted=compacted)
     choice = BatchChoice(order[0], list(first), len(first), start, lost)
@@ -226,7 +225,9 @@ def _by_its_batches(named: Segment, end_offset: int, compacted: bool) -> tuple[S
 def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
     """Whether a look at the ends of its segments, and at its checkpoints, shows one whole log, so that nothing has to
     be decided. Damage within segments is not looked for. SegmentGone, OSError."""
-    is_whole = copy.reached <= copy.snapshot.log_end_offset and copy.begins is None
+    segments = copy.snapshot.segments
+    has_head = not segments or copy.begins_before(segments[0].base_offset) is None
+    is_whole = copy.reached <= copy.snapshot.log_end_offset and has_head
     return is_whole and _follow_one_another(copy, compacted=compacted)
 
 
@@ -577,9 +578,10 @@ def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> 
     lost: list[LostOffsets] = []
     waiting: list[UncopiedBytes] = []  # met since the last batch that is kept
     expected = parts[0].segment.base_offset if parts else 0
-    if parts and copy.begins is not None:
+    begins = copy.begins_before(expected)
+    if parts and begins is not None:
         missing = UncopiedBytes(parts[0].segment.log.path, 0, 0, "the segments before this one are missing")
-        lost.append(LostOffsets(copy.begins, expected - 1, (missing,)))
+        lost.append(LostOffsets(begins, expected - 1, (missing,)))
     for part in parts:
         damages = deque(part.damages())
         rows = np.flatnonzero(part.kept)

@@ -201,6 +201,14 @@ def test_segments_with_wrong_names_count_by_their_batches(tmp_path):
     assert (offsets(choice), lost(choice), choice.damage) == ([*range(60)], [], None)
 
 
+def test_what_is_missing_before_a_misnamed_first_segment_is_lost(tmp_path):
+    """The file of the first segment holds the second one, and that of the first one is cut to nothing."""
+    log_dir = segments(tmp_path / "a")
+    (log_dir / "t-0" / f"{10:020}.log").replace(log_dir / "t-0" / f"{0:020}.log")
+    choice = choose_batches([copy_of(log_dir)], compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(10, 60)], [(0, 9)])
+
+
 def test_a_misnamed_segment_counts_beside_a_neighbour_alone(tmp_path):
     """Another one may be of any log."""
     log_dir = segments(tmp_path / "a", 0, 1, 4)
