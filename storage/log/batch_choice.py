@@ -181,8 +181,7 @@ def choose_batches(
     lineage = Lineage.of(copies[0].snapshot.epochs, first)
     if len(copies) > 1:
         _outvote(first, intact[1:], lineage, compacted=compacted)
-    begins = copies[0].begins_before(first[0].segment.base_offset) if first else None
-    start = copies[0].snapshot.log_start_offset if begins is None else begins
+    start = _log_start(copies[0], first)
     lost = _lost(first, copies[0], compacted=compacted)
     choice = BatchChoice(order[0], list(first), len(first), start, lost)
     if not lost or lost[-1].last_offset is not None or lost[-1].first_offset is None:
@@ -197,6 +196,16 @@ def choose_batches(
     for copy, parts in zip(copies, intact, strict=True):
         choice.beyond += _beyond(copy, parts, chosen, lineage, compacted=compacted)
     return choice
+
+
+def _log_start(copy: LogCopy, parts: Sequence[IntactBatches]) -> int:
+    """Where the log of a copy begins. If nothing but the name of its first segment says that, and the name is wrong, it
+    begins with that segment's batches."""
+    begins = copy.begins_before(parts[0].segment.base_offset) if parts else None
+    if begins is not None:
+        return begins
+    start, segments = copy.snapshot.log_start_offset, copy.snapshot.segments
+    return min(start, parts[0].segment.base_offset) if parts and start == segments[0].base_offset else start
 
 
 def _intact(snapshot: LogSnapshot, progress: Progress, *, compacted: bool) -> list[IntactBatches]:
@@ -424,7 +433,8 @@ def _confirmed(table: BatchTable, others: Sequence[Sequence[IntactBatches]]) -> 
 
 
 def _leave_out_fewest(parts: Sequence[IntactBatches]) -> None:
-    """Keeps the longest run of batches in file order whose offsets ascend, so that few are left out.
+    """Keeps the longest run of batches in file order whose offsets ascend, so that few are left out, after those that
+    nothing speaks for.
 
     `ends[n]`: the least last offset that a run of n + 1 batches can have.
     """
@@ -432,10 +442,17 @@ def _leave_out_fewest(parts: Sequence[IntactBatches]) -> None:
     last = np.concatenate([part.last[part.kept] for part in parts]) if parts else base
     if (base[1:] > last[:-1]).all():
         return
+    # Of two that overlap, the one that follows neither neighbour in its offsets yields to the one that does.
+    follows = np.concatenate(([False], base[1:] == last[:-1] + 1, [False]))
+    joined = follows[:-1] | follows[1:]
+    overlaps = (base[1:] <= last[:-1]) & (base[:-1] <= last[1:])
+    yields = ~joined & (np.append(overlaps & joined[1:], False) | np.append(False, overlaps & joined[:-1]))
     ends: list[int] = []
     end_rows: list[int] = []
     before = np.full(len(base), -1, np.int64)
     for row, (first_offset, last_offset) in enumerate(zip(base.tolist(), last.tolist(), strict=True)):
+        if yields[row]:
+            continue
         length = bisect_left(ends, first_offset)
         if length:
             before[row] = end_rows[length - 1]

@@ -157,13 +157,17 @@ def _claimed(data: memoryview, left: int) -> int:
 
 
 class SegmentCheck(NamedTuple):
-    """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's. `overflows`: the
-    next batch would be sound too if it did not reach `end_offset`."""
+    """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's.
+
+    `overflows`: the next batch would be sound too if it did not reach `end_offset`. `overlap`: the position of the
+    first sound batch that begins before the previous one ends: no CRC covers offsets, and recovery looks at last ones.
+    """
 
     end: int
     next_offset: int
     size: int
     overflows: bool = False
+    overlap: int | None = None
 
     @property
     def invalid_bytes(self) -> int:
@@ -189,6 +193,7 @@ def check_segment(
     expected = base_offset if next_offset is None else next_offset
     # The offset after the last one must be an offset too.
     highest = min(end_offset, MAX_OFFSET) - 1
+    overlap = None
     for window in checked_windows(log, size, start):
         table = window.table
         last_offsets = table.last_offset[: window.rows]
@@ -196,11 +201,15 @@ def check_segment(
         sound = _rows_until(last_offsets[:ascending] > highest)
         if sound:
             visit(window.data, table, sound, window.origin)
+            if overlap is None:
+                begins = table.base_offset[:sound]  # -1: that of a compressed set is not known
+                too_early = _rows_until((begins >= 0) & (begins < np.append(expected, last_offsets[: sound - 1] + 1)))
+                overlap = int(table.position[too_early]) if too_early < sound else None
             position = int(table.end[sound - 1])
             expected = max(expected, int(last_offsets[:sound].max()) + 1)
         if sound < table.rows:
-            return SegmentCheck(position, expected, size, overflows=sound < ascending)
-    return SegmentCheck(position, expected, size)
+            return SegmentCheck(position, expected, size, sound < ascending, overlap)
+    return SegmentCheck(position, expected, size, overlap=overlap)
 
 
 def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: int) -> None:

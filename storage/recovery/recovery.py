@@ -79,7 +79,8 @@ class Cut:
 @dataclass(slots=True)
 class RecoveryReport:
     """What recovery did to one partition; `changes` are texts for people, in order. `misordered_segments`: an index
-    entry falls on an offset that does not ascend, at which a broker fails."""
+    entry falls on an offset that does not ascend, at which a broker fails. `overlapping_segments`: with a batch that
+    begins before the previous one ends, by position."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
@@ -87,6 +88,7 @@ class RecoveryReport:
     removed_segments: list[int] = field(default_factory=list)
     recovered_segments: list[int] = field(default_factory=list)
     misordered_segments: list[int] = field(default_factory=list)
+    overlapping_segments: dict[int, int] = field(default_factory=dict)
     log_start_offset: int = 0
     log_end_offset: int = 0
 
@@ -376,6 +378,8 @@ class Recovery:
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
+        if check.overlap is not None:
+            self.report.overlapping_segments[segment.base_offset] = check.overlap
         falls = int((np.diff(np.concatenate(lasts)) <= 0).sum())
         if falls:
             name = segment.log.path.name

@@ -1,6 +1,7 @@
 """What run.sh adds to pytest: every kernel comes from the tree that build.py made, and examples are new each time."""
 
 import importlib
+import os
 from pathlib import Path
 
 import pytest
@@ -17,5 +18,7 @@ def pytest_configure():
         module = importlib.import_module(name)
         if not is_compiled(module) or Path(module.__file__).is_relative_to(ROOT):
             pytest.exit(f"{name} is not the sanitized build but {module.__file__}", returncode=3)
+    # The sanitizers' shadow memory does not fit into the limit of the process that compiles Protobuf.
+    os.environ.pop("LD_PRELOAD", None)
     settings.register_profile("sanitizers", max_examples=50, deadline=None, database=None)
     settings.load_profile("sanitizers")

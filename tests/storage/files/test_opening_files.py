@@ -337,7 +337,7 @@ def test_other_owners_files_are_read_all_the_same(path, monkeypatch):
     real = os.open
     flags_seen = []
 
-    def refuse(place, flags, mode, *, dir_fd):
+    def refuse(place, flags, mode=0o777, *, dir_fd=None):
         if not flags & os.O_PATH:
             flags_seen.append(flags)
         if flags & os.O_NOATIME:

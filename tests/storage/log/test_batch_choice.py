@@ -190,6 +190,23 @@ def test_a_last_batch_beyond_a_gap_may_have_a_wrong_offset(tmp_path):
     assert (offsets(choice), lost(choice)) == ([*range(20), *range(30, 40)], [(20, 29)])
 
 
+def test_of_two_that_overlap_the_one_that_fits_counts(tmp_path):
+    """The offset of a batch is wrong by less than the batch has messages, so that it reaches into the next one."""
+    built = build_log_dir(tmp_path / "a", {"t": [[Batch(many(10)) for _ in range(4)]]})
+    log, second = tmp_path / "a" / "t-0" / f"{0:020}.log", built["t", 0].batches[1]
+    whole = log.read_bytes()
+    log.write_bytes(whole[: second.position] + (12).to_bytes(8, "big") + whole[second.position + 8 :])
+    choice = choose_batches([copy_of(tmp_path / "a")], compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(10), *range(20, 40)], [(10, 19)])
+
+
+def test_a_first_segment_whose_name_is_too_high_hides_nothing(tmp_path):
+    log_dir = segments(tmp_path / "a")
+    (log_dir / "t-0" / f"{0:020}.log").rename(log_dir / "t-0" / f"{7:020}.log")
+    choice = choose_batches([copy_of(log_dir)], compacted=False)
+    assert (choice.log_start_offset, offsets(choice), lost(choice)) == (0, [*range(60)], [])
+
+
 def test_segments_with_wrong_names_count_by_their_batches(tmp_path):
     log_dir = segments(tmp_path / "a")
     logs = [log_dir / "t-0" / f"{base:020}.log" for base in (10, 30, 50)]

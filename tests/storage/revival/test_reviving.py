@@ -450,6 +450,22 @@ def test_other_messages_at_these_offsets_are_not_taken(tmp_path):
     assert 50 not in offsets(target)
 
 
+def test_a_batch_that_reaches_into_the_next_one_is_damage(tmp_path):
+    """Its offset is wrong, which no CRC covers and no recovery looks at."""
+    (source,) = replicas(tmp_path, ())
+    log = source / "t-0" / f"{40:020}.log"
+    whole = log.read_bytes()
+    _, second, third, _ = table_of(whole).position.tolist()
+    log.write_bytes(whole[:second] + (52).to_bytes(8, "big") + whole[second + 8 :])
+    for action in (rehearse, run):
+        with pytest.raises(CorruptBatch, match="begins before the previous one ends") as caught:
+            action(Request([source], tmp_path / "new"))
+        assert caught.value.position == third
+    target, result = revived(tmp_path, source, salvage=True)
+    assert offsets(target) == [*range(50), *range(60, 120)]
+    assert [(one.first_offset, one.last_offset) for one in result.partitions[0].chosen.lost] == [(50, 59)]
+
+
 def test_a_whole_directory(tmp_path):
     items = [Batch(many(30)), ROLL, Batch(many(30)), ROLL, Batch(many(5))]
     built = build_log_dir(
