@@ -163,7 +163,11 @@ class Replay:
             self._flushed = now
 
     def _produce(self, arrivals: Arrivals, place: TopicPartition, rows: Iterable[_Row]) -> _Row | None:
-        """Hands all rows to the library; returns the first."""
+        """Hands all rows to the library; returns the first.
+
+        The first one is acknowledged before the others are sent: until a broker has accepted a message of a producer,
+        it accepts any that follow on a refused one.
+        """
         from confluent_kafka import KafkaException
 
         produce, poll, acknowledged = self._producer.produce, self._producer.poll, partial(self._acknowledged, arrivals)
@@ -185,7 +189,9 @@ class Replay:
                     self._finish(math.inf)  # what is before it comes first
                     acknowledged(offset, error.args[0], None)
                     break
-            if not number & _POLL_MASK:
+            if not number:
+                self._finish(math.inf)
+            elif not number & _POLL_MASK:
                 self._serve(poll, 0)
             if self._failure is not None or self._ended is not None:
                 break

@@ -1,5 +1,6 @@
 """`kafkafs replay` into a real broker: every message as it was, groups that continue, a run that is killed."""
 
+import json
 import random
 import shutil
 import signal
@@ -84,6 +85,9 @@ def refusals(broker, client, tmp_path):
     assert "at offset 30" in result.stderr
     assert client.offsets("rp-small")[1] == 30
     replay(log_dir, broker, *arguments, "--skip-too-large")
+    lines = [json.loads(line) for line in (tmp_path / "map").read_text().splitlines()[1:]]
+    skipped = [(line["offset"], line["messages"]) for line in lines if line["target_offset"] is None]
+    assert [offset + number for offset, messages in skipped for number in range(messages)] == [30, 31, 70]
     small = [content for content in contents(client, "rp-large") if len(content[3]) < 50_000]
     assert contents(client, "rp-small") == small
 
