@@ -48,5 +48,6 @@ NOT_TRIED = {
     "completion": "reads no log directory",
     "mount": "tried apart, as a mount",
     "umount": "tried apart, as a mount",
+    "replay": "needs a cluster; it reads as `cat` does",
     "spark export": "Spark takes seconds to start; its tasks read as these commands do",
 }

@@ -9,7 +9,6 @@ import sys
 import time
 
 import psutil
-import pytest
 
 from tests.spark.session import new_spark
 from tests.support.builders import build_log_dir
@@ -19,8 +18,8 @@ from tests.support.commands import run
 @new_spark
 def test_interrupted_while_spark_starts(tmp_path):
     """No process of Spark remains."""
-    logs = build_log_dir(tmp_path, {"orders": [[b"x"]]}).path
-    command = [sys.executable, "-m", "kafkafs", "spark", "stats", str(logs)]
+    logs = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
+    command = [sys.executable, "-m", "kafkafs", "spark", "export", str(logs), str(tmp_path / "table")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         deadline = time.monotonic() + 60
         while not (started := psutil.Process(process.pid).children(recursive=True)):
@@ -47,11 +46,12 @@ def test_what_spark_says_goes_to_a_log(tmp_path):
     path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    done = spark_command("stats", path, "--master", "local[1]", "--json", TMPDIR=str(temporary))
+    done = spark_command("export", path, tmp_path / "a", "--master", "local[1]", "--json", TMPDIR=str(temporary))
     assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["hours"][0]["messages"] == 1
+    assert json.loads(done.stdout)["messages"] == 1
     assert not list(temporary.glob("kafkafs-spark-*"))
-    done = spark_command("stats", path, "--master", "local[1]", TMPDIR=str(temporary), PYSPARK_PYTHON="/bin/false")
+    options = ("--master", "local[1]")
+    done = spark_command("export", path, tmp_path / "b", *options, TMPDIR=str(temporary), PYSPARK_PYTHON="/bin/false")
     (log,) = temporary.glob("kafkafs-spark-*.log")
     assert done.returncode == 4
     assert re.fullmatch(rf"kafkafs: Spark gave up: .*Spark's own messages are in {log}\n", done.stderr)
@@ -60,14 +60,13 @@ def test_what_spark_says_goes_to_a_log(tmp_path):
 
 def test_spark_does_not_start(tmp_path):
     path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
-    done = spark_command("stats", path, JAVA_HOME=str(tmp_path), TMPDIR=str(tmp_path))
+    done = spark_command("export", path, tmp_path / "table", JAVA_HOME=str(tmp_path), TMPDIR=str(tmp_path))
     assert done.returncode == 4
     assert re.fullmatch(r"kafkafs: Spark does not start; found .*java.*\. It needs Java 17 or 21\n", done.stderr)
     assert not list(tmp_path.glob("kafkafs-spark-*"))
 
 
-@pytest.mark.parametrize("command", ["stats", "export"])
-def test_a_mistyped_name_is_told_before_spark_starts(tmp_path, monkeypatch, command):
+def test_a_mistyped_name_is_told_before_spark_starts(tmp_path, monkeypatch):
     from kafkafs.spark.jobs import session
 
     def started(*_, **__):
@@ -75,7 +74,6 @@ def test_a_mistyped_name_is_told_before_spark_starts(tmp_path, monkeypatch, comm
 
     monkeypatch.setattr(session, "spark_session", started)
     path = build_log_dir(tmp_path / "log", {"orders": [[b"x"]]}).path
-    out = [str(tmp_path / "out")] if command == "export" else []
-    done = run("spark", command, str(path), *out, "oders")
+    done = run("spark", "export", str(path), str(tmp_path / "out"), "oders")
     assert done.exit_code == 4
     assert "no topic or partition here is named oders" in done.stderr
