@@ -6,10 +6,11 @@ Within one copy, where two segments hold the same offsets, or one was written be
 2. the leader that leader-epoch-checkpoint names for an offset wrote the batch; other batches there are an earlier
    leader's
 3. what another copy has too is confirmed
-4. a segment whose messages are all older than those it contradicts was left by an earlier log: a truncated one, or a
+4. a file whose first two batches do not fit its name is of another log
+5. a segment whose messages are all older than those it contradicts was left by an earlier log: a truncated one, or a
    deleted topic of the same name
-5. one batch against three or more has a wrong offset (no CRC covers offsets): as few batches as possible are left out
-6. otherwise nobody knows: neither counts, and the report says so
+6. one batch against three or more has a wrong offset (no CRC covers offsets): as few batches as possible are left out
+7. otherwise nobody knows: neither counts, and the report says so
 
 A file whose first two batches do not fit its name counts by these batches, beside a segment that goes on there.
 
@@ -405,6 +406,10 @@ def _decide(
             part, rows = sides[is_wrong.index(True)]
             part.leave_out(rows, reason)
             return
+    if low.is_misnamed != high.is_misnamed:
+        part, other_name = (low, names_of[1]) if low.is_misnamed else (high, names_of[0])
+        part.leave_out(part.kept, f"its name is wrong, and {other_name} has these offsets")
+        return
     low_times, high_times = low.times, high.times
     if low_times is not None and high_times is not None:
         if high_times[1] < low_times[0]:

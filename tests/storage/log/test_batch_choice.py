@@ -218,6 +218,15 @@ def test_segments_with_wrong_names_count_by_their_batches(tmp_path):
     assert (offsets(choice), lost(choice), choice.damage) == ([*range(60)], [], None)
 
 
+def test_a_segment_of_another_log_under_the_name_of_one_of_this(tmp_path):
+    """Its messages are younger, at offsets that this log has elsewhere."""
+    log_dir, foreign = segments(tmp_path / "a"), segments(tmp_path / "foreign", 4, at=LATER_MS, tag=b"w")
+    shutil.copy2(foreign / "t-0" / f"{40:020}.log", log_dir / "t-0" / f"{10:020}.log")
+    choice = choose_batches([copy_of(log_dir)], compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(10), *range(20, 60)], [(10, 19)])
+    assert [(one.offsets.start, one.offsets.end) for one in choice.beyond] == [(40, 50)]
+
+
 def test_what_is_missing_before_a_misnamed_first_segment_is_lost(tmp_path):
     """The file of the first segment holds the second one, and that of the first one is cut to nothing."""
     log_dir = segments(tmp_path / "a")
