@@ -220,11 +220,15 @@ def test_segments_with_wrong_names_count_by_their_batches(tmp_path):
 
 def test_a_segment_of_another_log_under_the_name_of_one_of_this(tmp_path):
     """Its messages are younger, at offsets that this log has elsewhere."""
-    log_dir, foreign = segments(tmp_path / "a"), segments(tmp_path / "foreign", 4, at=LATER_MS, tag=b"w")
-    shutil.copy2(foreign / "t-0" / f"{40:020}.log", log_dir / "t-0" / f"{10:020}.log")
-    choice = choose_batches([copy_of(log_dir)], compacted=False)
-    assert (offsets(choice), lost(choice)) == ([*range(10), *range(20, 60)], [(10, 19)])
-    assert [(one.offsets.start, one.offsets.end) for one in choice.beyond] == [(40, 50)]
+    for name, stamp in (("a", START_MS), ("foreign", START_MS + LATER_MS)):
+        batches = [[Batch([Record(None, name.encode(), (), stamp)] * 5)] * 4 for _ in range(3)]
+        build_log_dir(tmp_path / name, {"t": [[*batches[0], ROLL, *batches[1], ROLL, *batches[2]]]}, broker=False)
+    own, foreign = ([tmp_path / name / "t-0" / f"{base:020}.log" for base in (20, 40)] for name in ("a", "foreign"))
+    shutil.copy2(foreign[1], own[0])
+    choice = choose_batches([copy_of(tmp_path / "a")], compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(20), *range(40, 60)], [(20, 39)])
+    assert [(one.offsets.start, one.offsets.end) for one in choice.beyond] == [(40, 60)]
+    assert choice.beyond[0].reason.startswith("its name is wrong")
 
 
 def test_what_is_missing_before_a_misnamed_first_segment_is_lost(tmp_path):
