@@ -208,7 +208,7 @@ def test_the_page_about_dead_brokers(dead, tmp_path):
     reviving.without_metadata(dead.killed, place / "kafka")
     page = (ROOT / "examples" / "dead-broker.md").read_text()
     commands = [line for block in re.findall(r"```\n(.*?)```", page, re.DOTALL) for line in block.splitlines()]
-    assert len(commands) == 7
+    assert len(commands) == 10
     port = reviving.port_pair()
     for command in commands:
         words = shlex.split(command.replace("/var/", f"{place}/").replace("orders/3", "orders/2"))
