@@ -10,7 +10,7 @@ import pytest
 
 from storage.directory.owned_dir import Opening
 from storage.errors import PartitionOffline
-from storage.files import names
+from storage.files import descriptors, names
 from storage.files.commit_ledger import WriteId
 from storage.files.dir_lock import holder
 from storage.files.disk import RealDisk
@@ -189,7 +189,7 @@ def test_a_log_opens_its_files_when_it_grows(tmp_path):
     assert not has_files_open(other)
 
 
-def test_the_log_that_has_its_files_open_for_longest_makes_room(tmp_path):
+def test_the_log_that_has_its_files_open_for_longest_makes_room(tmp_path, monkeypatch):
     """It is flushed first. One that is written to meanwhile keeps its files, and makes room later."""
     opened(tmp_path / "dir").close()
     disk = FaultyDisk(tmp_path / "dir")
@@ -205,23 +205,23 @@ def test_the_log_that_has_its_files_open_for_longest_makes_room(tmp_path):
             disk.fail = lambda _what, _place: None
             append(logs[1], [b"meanwhile"])
 
-    with soft_limit(96):  # half of them for 16 logs
-        for log in logs[:16]:
-            append(log, [b"x"])
-        assert open_now() == list(range(16))
-        append(logs[3], [b"x"])
-        append(logs[16], [b"x"])
-        assert (logs[0].recovery_point, logs[3].recovery_point) == (1, 0)
-        assert open_now() == list(range(1, 17))
-        disk.fail = busy
-        append(logs[17], [b"x"])
-        assert open_now() == list(range(1, 18))
-        append(logs[18], [b"x"])
-        assert open_now() == [1, *range(4, 19)]
-        for log in [logs[19], logs[0], *logs[2:14]]:
-            append(log, [b"y"])
-        assert len(open_now()) == 16
-        assert 1 not in open_now()
+    monkeypatch.setattr(descriptors, "half_the_limit", lambda: 48)  # 16 logs
+    for log in logs[:16]:
+        append(log, [b"x"])
+    assert open_now() == list(range(16))
+    append(logs[3], [b"x"])
+    append(logs[16], [b"x"])
+    assert (logs[0].recovery_point, logs[3].recovery_point) == (1, 0)
+    assert open_now() == list(range(1, 17))
+    disk.fail = busy
+    append(logs[17], [b"x"])
+    assert open_now() == list(range(1, 18))
+    append(logs[18], [b"x"])
+    assert open_now() == [1, *range(4, 19)]
+    for log in [logs[19], logs[0], *logs[2:14]]:
+        append(log, [b"y"])
+    assert len(open_now()) == 16
+    assert 1 not in open_now()
     assert read(owned, "t", 1) == [b"x", b"meanwhile"]
     close_clean(owned)
 
