@@ -14,7 +14,6 @@ import click
 
 from kafkafs import compiled_kernels
 from kafkafs.cli import say, text_of
-from kafkafs.cli.merge import Due, Merge
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
 from kafkafs.cli.shared_options import DURATION, ISOLATION, OFFSETS, SCHEMAS, TIER, TIMES
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -203,7 +202,6 @@ def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) ->
 
 def _added(log_dir: LogDir, pattern: str, known: set[TopicPartition]) -> list[TopicPartition]:
     """The partitions that TP names and that are not among the known ones; they are from now on."""
-    from storage.errors import StorageError
 
     try:
         log_dir.refresh()
@@ -236,7 +234,6 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
     from kafkafs.decoding.decoded_jsonl import DecodedJsonl
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady_schemas import SteadySchemas
-    from storage.errors import StorageError
     from storage.format.messages import GROUPS
 
     source = schemas_of(log_dir, path)
@@ -313,7 +310,6 @@ def _print(
 
 def _remote_note(log_dir: LogDir, tp: TopicPartition, question: Question) -> str | None:
     """What to say where messages that may be wanted are not here; of explicit offsets reading says it."""
-    from storage.errors import StorageError
 
     try:
         snapshot = log_dir.log(tp).snapshot()
@@ -370,6 +366,8 @@ class _Printer:
 
     def merge(self, sources: Iterable[_Source], window_ms: int, added: Callable[[], Iterable[_Source]] | None) -> None:
         """Prints all in the order of their timestamps. `added`: to follow them, and those that it returns later."""
+        from kafkafs.cli.merge import Due, Merge
+
         merge: Merge[_Source] = Merge(time.monotonic)
         for source in sources:
             merge.add(source, partial(self._reading, source))
@@ -393,7 +391,7 @@ class _Printer:
                 merge.add(source, partial(self._reading, source))
 
     def _reading(self, source: _Source) -> Iterator[RecordBlock] | None:
-        """What there is now of a source; None at its end. An error ends it."""
+        """Return the blocks that a source has now, or None at its end. An error ends the source."""
         if source.reader.done:
             return None
         return self._until_error(source)

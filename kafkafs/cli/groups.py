@@ -226,7 +226,9 @@ def _reset(
     if dry_run:
         offsets = GroupOffsets(log_dir)
         check_commit(log_dir, offsets, group, chosen, force=force)
-        _tell(group, offsets.group(group), {tp: _resolved(log_dir, tp, target) for tp in chosen}, as_json, dry_run=True)
+        _print_offsets(
+            group, offsets.group(group), {tp: _resolved(log_dir, tp, target) for tp in chosen}, as_json, dry_run=True
+        )
         return
     place = GroupOffsets(log_dir).place(group)
     # Only the log that is written to is recovered, if it exists yet.
@@ -239,10 +241,10 @@ def _reset(
         committer.check(group, chosen)
         committer.commit(group, wanted)
         committer.sync(group)
-    _tell(group, before, wanted, as_json, dry_run=False)
+    _print_offsets(group, before, wanted, as_json, dry_run=False)
 
 
-def _tell(
+def _print_offsets(
     group: str, before: ConsumerGroup | None, wanted: Mapping[TopicPartition, int], as_json: bool, *, dry_run: bool
 ) -> None:
     rows = []

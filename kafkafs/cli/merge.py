@@ -26,8 +26,8 @@ Read = Callable[[], "Iterator[RecordBlock] | None"]
 
 
 class Due(NamedTuple):
-    """What need not wait for later messages of others: timestamps up to `timestamp_ms`, blocks read before `read_s`
-    (a monotonic time), and what precedes these in the order."""
+    """Messages that do not wait for later ones of other partitions: those with timestamps up to `timestamp_ms`, those
+    in blocks read before `read_s` (a monotonic time), and all that precede them in the order."""
 
     timestamp_ms: int
     read_s: float
@@ -58,17 +58,17 @@ class Merge(Generic[_Source]):
             for head in self._heads:
                 head.fill(self._monotonic)
             self._heads = [head for head in self._heads if head.may_continue]
-            here = [(number, head, head.block) for number, head in enumerate(self._heads) if head.block is not None]
-            if not here:
+            blocks = [(number, head, head.block) for number, head in enumerate(self._heads) if head.block is not None]
+            if not blocks:
                 return
             # No message may pass the block that ends first: what follows it in its partition is not known yet.
-            bound, first = min((int(head.times[-1]), number) for number, head, _ in here)
+            bound, first = min((int(head.times[-1]), number) for number, head, _ in blocks)
             if due is not None:
-                overdue = [int(head.times[-1]) for _, head, _ in here if head.read_s <= due.read_s]
+                overdue = [int(head.times[-1]) for _, head, _ in blocks if head.read_s <= due.read_s]
                 latest = max([due.timestamp_ms, *overdue])
                 bound, first = min((bound, first), (latest, len(self._heads)))
             chunks = []
-            for number, head, block in here:
+            for number, head, block in blocks:
                 end = int(head.times.searchsorted(bound, side="right" if number <= first else "left"))
                 if end > head.row:
                     chunks.append((head, block, end))
@@ -100,7 +100,7 @@ class _Head(Generic[_Source]):
             self.may_continue = self._blocks is not None
 
     def fill(self, monotonic: Callable[[], float]) -> None:
-        """Take the next block where there is none."""
+        """Read the next block, if all rows of the last one were passed on."""
         while self.block is None and self._blocks is not None:
             block = next(self._blocks, None)
             if block is None:

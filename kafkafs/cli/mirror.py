@@ -18,7 +18,7 @@ from kafkafs.cli import say, text_of
 from kafkafs.cli.passes import WAIT, owned_dir
 from kafkafs.cli.process import DATA_ERROR
 from kafkafs.cli.progress_bar import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, MOMENT, TIER, Parsed, check_destination, pair
+from kafkafs.cli.shared_options import AS_JSON, MOMENT, RENAMING, TIER, check_destination
 from kafkafs.cli.targets import TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import print_json, print_table
 from storage.errors import UnknownTopicOrPartition
@@ -51,7 +51,7 @@ _FLUSH_S = 5.0
     "--rename",
     "renamings",
     multiple=True,
-    type=Parsed("OLD=NEW", lambda text: pair(text, "OLD=NEW")),
+    type=RENAMING,
     help="Give the topic OLD the name NEW in DEST; may be repeated.",
 )
 @click.option(

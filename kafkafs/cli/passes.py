@@ -55,8 +55,8 @@ WAIT: Final = click.option(
 
 
 def when_free(act: Callable[[], _Result]) -> _Result:
-    """What `act` returns. While another process holds the lock, waits as long as `--wait` says (`WAIT`); then raises
-    LogLocked."""
+    """Call `act` and return its result. While another process holds the lock, wait as long as `--wait` says (`WAIT`),
+    then raise LogLocked."""
     from storage.files import dir_lock
 
     seconds: float = click.get_current_context().meta.get("kafkafs.wait", 0)

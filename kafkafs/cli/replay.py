@@ -13,7 +13,7 @@ import click
 
 from kafkafs.cli import fail_with, say, text_of
 from kafkafs.cli.progress_bar import progress_bar
-from kafkafs.cli.shared_options import OFFSETS, TIER, TIMES, Parsed, check_destination, isolation_option, pair
+from kafkafs.cli.shared_options import OFFSETS, RENAMING, TIER, TIMES, check_destination, isolation_option
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
 from kafkafs.cli.terminal import print_table
 from kafkafs.cli.where import WHERE, refusals, where_filter
@@ -54,7 +54,7 @@ _PLACED: Final = ("leader.replication.throttled.replicas", "follower.replication
     "--topic",
     "renamings",
     multiple=True,
-    type=Parsed("OLD=NEW", lambda text: pair(text, "OLD=NEW")),
+    type=RENAMING,
     help="Produce the messages of topic OLD into NEW; may be repeated.",
 )
 @OFFSETS
@@ -154,8 +154,8 @@ def replay(
             if name not in topics and create:
                 _create(cluster, log_dir, topic, name, dry_run)
                 topics |= cluster.topics({name})
-        wanted = (isolation, offsets, times, key if key is None else f"key {key}", expression)
-        head = {"cluster": cluster.cluster_id, "messages": ", ".join(str(part) for part in wanted if part is not None)}
+        options = (isolation, offsets, times, key if key is None else f"key {key}", expression)
+        head = {"cluster": cluster.cluster_id, "messages": ", ".join(str(part) for part in options if part is not None)}
         with closing(ArrivalMap(map_path, head, change=not dry_run)) as arrivals:
             source = _Source(log_dir, question, where, registry, keys)
             chosen = []

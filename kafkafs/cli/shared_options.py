@@ -46,6 +46,9 @@ def pair(text: str, form: str) -> tuple[str, str]:
     return left, right
 
 
+RENAMING: Final = Parsed("OLD=NEW", lambda text: pair(text, "OLD=NEW"))
+
+
 def check_destination(path: Path, *sources: Path) -> None:
     """Raises BadDestination where a command may make nothing: where storage's function of this name forbids it, and in
     the tree of a mount, where a new directory would be a topic."""

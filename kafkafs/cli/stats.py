@@ -199,12 +199,12 @@ def _json(counted: Statistics, over_time: Histogram, undecodable: dict[str, dict
         "undecodable": None if undecodable is None else sorted(undecodable.values(), key=lambda one: -one["messages"]),
         "damaged": [
             {
-                "topic": one.tp.topic,
-                "partition": one.tp.partition,
-                "bytes": one.size_bytes,
-                "reason": text_of(one.error),
+                "topic": damage.tp.topic,
+                "partition": damage.tp.partition,
+                "bytes": damage.size_bytes,
+                "reason": text_of(damage.error),
             }
-            for one in counted.damages
+            for damage in counted.damages
         ],
         "over_time": {
             "width_ms": over_time.width_ms,

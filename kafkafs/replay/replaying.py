@@ -128,8 +128,9 @@ class Replay:
         self._failure, self._ended, self._pending = None, None, deque()
         if not pending or (failure is not None and failure.offset == pending[0]):
             return failure or ended
-        if ended is not None and KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str() in ended.what:
-            return _too_large(arrivals, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str(), pending[0])
+        said = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE).str()
+        if ended is not None and said in ended.what:
+            return _too_large(arrivals, said, pending[0])
         what = (ended or failure or StorageError("no acknowledgement")).what
         return StorageError(f"{arrivals.tp}: {arrivals.topic} does not take the message: {what}", offset=pending[0])
 

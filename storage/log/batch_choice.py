@@ -143,13 +143,13 @@ class BatchChoice:
     def base_offset(self) -> int:
         """Where its first segment begins."""
         bases = [part.segment.base_offset for part in self.segments[: self.own]]
-        bases += [int(part.base[part.kept][0]) for part in self.segments if part.kept.any()]
+        bases += [part.first_offset for part in self.segments if part.kept.any()]
         return min(bases, default=self.log_start_offset)
 
     @property
     def log_end_offset(self) -> int:
         """The offset after the last batch; where the log begins without any."""
-        ends = [int(part.last[part.kept][-1]) + 1 for part in self.segments if part.kept.any()]
+        ends = [part.last_offset + 1 for part in self.segments if part.kept.any()]
         return max(ends, default=self.base_offset)
 
     @property
@@ -331,18 +331,18 @@ def _settle(
     for row, part in enumerate(parts):
         _leave_out_fewest([part])
         before = [one for one in parts[:row] if one.kept.any()]
-        reach = max((int(one.last[one.kept][-1]) for one in before), default=-1)
-        for earlier in before if part.kept.any() and reach >= int(part.base[part.kept][0]) else ():
+        reach = max((one.last_offset for one in before), default=-1)
+        for earlier in before if part.kept.any() and reach >= part.first_offset else ():
             is_left = earlier.kept.any() and part.kept.any()
-            if is_left and int(earlier.last[earlier.kept][-1]) >= int(part.base[part.kept][0]):
+            if is_left and earlier.last_offset >= part.first_offset:
                 _decide(earlier, part, copy.snapshot.epochs, others, compacted=compacted)
         _compare_times(before, part, reach, -1 if created_ns is None else created_ns, compacted=compacted)
     _leave_out_fewest(parts)
     for row, part in enumerate(parts):
         if part.is_misnamed and part.kept.any() and not compacted:
-            ends = {int(one.last[one.kept][-1]) + 1 for one in parts[:row] if one.kept.any()}
-            begins = {int(one.base[one.kept][0]) for one in parts[row + 1 :] if one.kept.any()}
-            if int(part.base[part.kept][0]) not in ends and int(part.last[part.kept][-1]) + 1 not in begins:
+            ends = {one.last_offset + 1 for one in parts[:row] if one.kept.any()}
+            begins = {one.first_offset for one in parts[row + 1 :] if one.kept.any()}
+            if part.first_offset not in ends and part.last_offset + 1 not in begins:
                 reason = f"{UNDECIDED}its file has another name, and no segment is next to it"
                 part.leave_out(part.kept, reason)
     gaps = [] if compacted else [(part, row) for part in parts for row in part.rows_beyond_gaps()]
@@ -364,7 +364,7 @@ def _compare_times(
     is_written_before = part.segment.log.stat().st_mtime_ns < created_ns and times[1] * _NS_PER_MS < created_ns
     if is_written_before and all(one.times is not None and one.times[0] * _NS_PER_MS >= created_ns for one in newer):
         part.leave_out(part.kept, "written before this topic was created, by one of the same name")
-    elif not compacted and int(part.base[part.kept][0]) > reach + 1:
+    elif not compacted and part.first_offset > reach + 1:
         what = f"{UNDECIDED}after missing offsets come messages that are older than those before"
         for strange in newer if 0 <= created_ns <= times[0] * _NS_PER_MS else (part,):
             strange.leave_out(strange.kept, f"{what}: an earlier log's, or this one's")
@@ -379,7 +379,7 @@ def _decide(
     compacted: bool,
 ) -> None:
     """Decides between two segments of one copy that hold the same offsets; `low` begins earlier."""
-    first, last = int(high.base[high.kept][0]), min(int(part.last[part.kept][-1]) for part in (low, high))
+    first, last = high.first_offset, min(part.last_offset for part in (low, high))
     in_low = low.kept & (low.last >= first) & (low.base <= last)
     in_high = high.kept & (high.base <= last)
     if not in_low.any() and not compacted:
@@ -493,7 +493,7 @@ def _rank(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> 
 def _readable_end(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> int:
     """The offset after the last batch before the first damage or gap of a copy."""
     lost = _lost(parts, copy, compacted=compacted)
-    ends = [int(part.last[part.kept][-1]) + 1 for part in parts if part.kept.any()]
+    ends = [part.last_offset + 1 for part in parts if part.kept.any()]
     known = [one.first_offset for one in lost if one.first_offset is not None]
     return min([max([copy.snapshot.log_end_offset, *ends]), *known])
 

@@ -102,6 +102,16 @@ class IntactBatches:
         return parsed is not None and parsed.offset != self.segment.base_offset
 
     @property
+    def first_offset(self) -> int:
+        """Where the batches that are kept begin. IndexError without any."""
+        return int(self.base[self.kept][0])
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset of the batches that are kept. IndexError without any."""
+        return int(self.last[self.kept][-1])
+
+    @property
     def times(self) -> tuple[int, int] | None:
         """The least and the greatest timestamp of the batches that are kept; None without any."""
         stamps = self.table.max_timestamp[self.kept]
