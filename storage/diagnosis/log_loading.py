@@ -164,9 +164,10 @@ def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -
         )  # fmt: skip
     later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
     is_last = cut.next_offset == report.log_end_offset
-    whole_head = cut.lost_bytes >= LOG_OVERHEAD  # otherwise there is no length that could be zero
     nothing_behind = is_last and not report.removed_segments and cut.intact is None
-    if nothing_behind and whole_head and cut.unfinished:
+    begins_with = segment.log.read(cut.position, min(LOG_OVERHEAD, cut.lost_bytes))
+    are_zeros = len(begins_with) == LOG_OVERHEAD and not any(begins_with)
+    if nothing_behind and are_zeros and cut.next_offset >= known_end:
         what, broker = f"{cut.lost_bytes} bytes at the end that were never written", "cuts them off"
         return Prediction("preallocated-tail", Reaction.REPAIRS, path, what, broker, "", report.tp)
     behind = "" if cut.intact is None else f", with {cut.intact}"

@@ -251,8 +251,10 @@ class OwnedDir:
         otherwise.
 
         `start_offsets`: of partitions that another log is about to be replicated into; `topic_id`: of that log's topic,
-        a new one by default. Crash-safe: the checkpoints
-        forget earlier topics of that name, then partition_dirs.create; a crash leaves all, none or the first of them.
+        a new one by default. Crash-safe:
+
+        1. the checkpoints forget earlier topics of that name
+        2. partition_dirs.create                              → all, none or the first of the partitions
         FileExistsError, InvalidTopic, InvalidConfig, OSError; NotPermitted in a broker's directory and for the
         cluster's metadata.
         """

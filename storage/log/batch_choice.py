@@ -43,7 +43,6 @@ from storage.log.reader import find_batch, last_batch
 from storage.log.same_batches import same_batches
 from storage.log.scanning import last_offset_before
 from storage.log.segment import Segment
-from storage.log.segment_check import never_written
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress
 from storage.types import MAX_OFFSET, OffsetRange
@@ -261,7 +260,7 @@ def check_one_log(snapshot: LogSnapshot, *, compacted: bool) -> None:
 def check_tail(snapshot: LogSnapshot) -> None:
     """CorruptBatch where intact batches follow the damage at which a log ends. OSError."""
     last, end, size = snapshot.active, snapshot.active_end, snapshot.active_size
-    if last is None or end >= size or never_written(last.log, end) or last.batch_at(end, size, any_offset=True):
+    if last is None or end >= size or last.batch_at(end, size, any_offset=True):
         return
     with suppress(Undecided):
         behind = intact_batch(last, end + 1, size, last.base_offset, budget=Budget(size))

@@ -23,7 +23,7 @@ from storage.format.batches import (
 )
 from storage.format.decoder import verify_crcs
 from storage.log.segment import Segment
-from storage.log.segment_check import Visit, check_segment, never_written
+from storage.log.segment_check import Visit, check_segment
 from storage.types import MAX_OFFSET
 
 # The search for a whole batch with a right CRC among bytes of which nothing else is known. There may be what looks like
@@ -160,9 +160,7 @@ def walk(
             break
         found = _diagnosed(segment, check.end, check.next_offset)
         behind: int | None = check.end
-        if found.fault is Fault.ZEROS and end_offset == MAX_OFFSET and never_written(segment.log, check.end):
-            behind = None  # an unfinished append follows, which was never part of the log
-        elif found.fault is not Fault.ORDER:
+        if found.fault is not Fault.ORDER:
             behind = _claimed_end(segment, check.end, base_offset, highest)
             try:
                 if behind is None:

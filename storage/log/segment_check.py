@@ -17,7 +17,6 @@ import numpy.typing as npt
 from storage.files.log_file import LogFile
 from storage.format.batches import (
     BATCH_HEADER_SIZE,
-    LENGTH,
     LOG_OVERHEAD,
     MAGIC_AT,
     MAX_MAGIC,
@@ -159,14 +158,16 @@ def _claimed(data: memoryview, left: int) -> int:
 class SegmentCheck(NamedTuple):
     """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's.
 
-    `overflows`: the next batch would be sound too if it did not reach `end_offset`. `overlap`: the position of the
-    first sound batch that begins before the previous one ends: no CRC covers offsets, and recovery looks at last ones.
+    `overflows`: the next batch would be sound too if it did not reach `end_offset`. `falls`: how many sound batches
+    have a last offset that is not above the previous one's. `overlap`: the position of the first sound batch that
+    begins before the previous one ends: no CRC covers offsets, and recovery looks at last ones.
     """
 
     end: int
     next_offset: int
     size: int
     overflows: bool = False
+    falls: int = 0
     overlap: int | None = None
 
     @property
@@ -191,25 +192,44 @@ def check_segment(
     reaches it is not sound. `any_order`: one with an offset below the expected is, if it belongs to the segment."""
     position = start
     expected = base_offset if next_offset is None else next_offset
+    before = expected - 1  # the last offset of the previous batch
     # The offset after the last one must be an offset too.
     highest = min(end_offset, MAX_OFFSET) - 1
-    overlap = None
+    falls, overlap = 0, None
     for window in checked_windows(log, size, start):
         table = window.table
         last_offsets = table.last_offset[: window.rows]
-        ascending = _rows_until(last_offsets < base_offset) if any_order else _ascending(table, window.rows, expected)
-        sound = _rows_until(last_offsets[:ascending] > highest)
+        previous = np.append(before, last_offsets[:-1])
+        rises = last_offsets > previous
+        all_rise = bool(rises.all())
+        if all_rise:
+            in_order = window.rows
+            sound = int(last_offsets.searchsorted(highest, side="right"))
+        else:
+            in_order = _rows_until(last_offsets < base_offset) if any_order else _rows_until(~rises)
+            sound = _rows_until(last_offsets[:in_order] > highest)
         if sound:
             visit(window.data, table, sound, window.origin)
+            falls += 0 if all_rise else sound - int(rises[:sound].sum())
             if overlap is None:
-                begins = table.base_offset[:sound]  # -1: that of a compressed set is not known
-                too_early = _rows_until((begins >= 0) & (begins < np.append(expected, last_offsets[: sound - 1] + 1)))
-                overlap = int(table.position[too_early]) if too_early < sound else None
+                overlap = _overlap(table, previous, sound)
             position = int(table.end[sound - 1])
-            expected = max(expected, int(last_offsets[:sound].max()) + 1)
+            before = int(last_offsets[sound - 1])
+            expected = before + 1 if all_rise else max(expected, int(last_offsets[:sound].max()) + 1)
         if sound < table.rows:
-            return SegmentCheck(position, expected, size, sound < ascending, overlap)
-    return SegmentCheck(position, expected, size, overlap=overlap)
+            return SegmentCheck(position, expected, size, sound < in_order, falls, overlap)
+    return SegmentCheck(position, expected, size, falls=falls, overlap=overlap)
+
+
+def _overlap(table: BatchTable, previous: npt.NDArray[np.int64], rows: int) -> int | None:
+    """The position of the first batch that begins before the previous one ends. `previous`: the last offset of the
+    batch before each."""
+    begins = table.base_offset[:rows]
+    too_early = begins <= previous[:rows]
+    if too_early.any():
+        too_early &= begins >= 0  # -1: that of a compressed set is not known
+    row = _rows_until(too_early)
+    return int(table.position[row]) if row < rows else None
 
 
 def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: int) -> None:
@@ -229,20 +249,6 @@ def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
 
     check = check_segment(log, base_offset, size, visit, end_offset=base_offset + MAX_RELATIVE_OFFSET + 1)
     return ends[0] if ends else check
-
-
-def never_written(log: LogFile, position: int) -> bool:
-    """Whether the batch at `position` has a length of zero: nothing from there on was ever part of the log.
-
-    The space was preallocated, or an append whose first batch gets its length last was not finished.
-    """
-    return not any(log.read(position + LENGTH.start, LENGTH.stop - LENGTH.start))
-
-
-def _ascending(table: BatchTable, rows: int, next_offset: int) -> int:
-    """How many of the first `rows` batches have ascending offsets, from `next_offset` on."""
-    last = table.last_offset[:rows]
-    return _rows_until(last <= np.append(next_offset - 1, last[:-1]))
 
 
 def _rows_until(stops: npt.NDArray[np.bool_]) -> int:

@@ -31,7 +31,6 @@ from storage.format.batches import (
 from storage.format.decoder import verify_crcs
 from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.segment import Segment, give, take
-from storage.log.segment_check import never_written
 from storage.types import MAX_OFFSET
 
 _ROWS: Final = 4096
@@ -149,8 +148,6 @@ def _behind_bad_batch(
 
 def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
     """The tail at the next intact batch after bytes that are not one; None if there is none: then they are the tail."""
-    if never_written(segment.log, tail.end):
-        return None
     end = min(size, tail.end + _SEARCHED_BYTES)
     try:
         position = intact_batch(segment, tail.end + 1, end, tail.next_offset, budget=Budget(end - tail.end))

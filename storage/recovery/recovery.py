@@ -47,11 +47,11 @@ from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
 from storage.files.small_files import read_existing
 from storage.files.transaction_index import AbortedTxn
-from storage.format.batches import LOG_OVERHEAD, MAX_RELATIVE_OFFSET, BatchTable
+from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
 from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.segment import Segment
-from storage.log.segment_check import SegmentCheck, check_readable, check_segment, ignore_batches, never_written
+from storage.log.segment_check import SegmentCheck, check_readable, check_segment, ignore_batches
 from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress, working
@@ -66,14 +66,13 @@ _INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A segment was cut: what follows is no sound batch. `intact`: what of it is. `unfinished`: never written."""
+    """A segment was cut: what follows is no sound batch. `intact`: what of it is."""
 
     base_offset: int
     position: int
     next_offset: int
     lost_bytes: int
     intact: str | None
-    unfinished: bool
 
 
 @dataclass(slots=True)
@@ -353,7 +352,6 @@ class Recovery:
         state = IndexState(self._plan.config.index_interval_bytes, segment.base_offset)
         entries: list[IndexEntries] = []
         aborted: list[AbortedTxn] = []
-        lasts = [np.array([segment.base_offset - 1])]
         known = self._epochs_before.entries if self._epochs_before else ()
         known_from = known[0].start_offset if known else 0
 
@@ -366,7 +364,6 @@ class Recovery:
             if newest.size:
                 producers.commit(changes, int(table.last_offset[newest[-1]]) + 1)
             self._epochs = recovered_epochs(self._epochs, table, 0, rows, known_from)
-            lasts.append(table.last_offset[:rows].copy())
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         limit = highest_offset(segment.base_offset) + 1  # of what its indexes can have
@@ -380,10 +377,9 @@ class Recovery:
             self._cut(segment, check.end, check.next_offset, later)
         if check.overlap is not None:
             self.report.overlapping_segments[segment.base_offset] = check.overlap
-        falls = int((np.diff(np.concatenate(lasts)) <= 0).sum())
-        if falls:
+        if check.falls:
             name = segment.log.path.name
-            self._note(f"leaves {falls} batches of {name} whose offsets do not ascend, as a broker does")
+            self._note(f"leaves {check.falls} batches of {name} whose offsets do not ascend, as a broker does")
         final = state.final_time_entry()
         last = np.array([[final.timestamp], [final.offset]] if final else [[], []], np.int64)
         entries.append(IndexEntries(*np.empty((2, 0), np.int64), *last))
@@ -406,10 +402,8 @@ class Recovery:
 
     def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
         lost = segment.size - position
-        # No CRC covers an offset: what is intact counts, whatever its offset. No append can have been left unfinished
-        # below the recovery point.
-        unfinished = never_written(segment.log, position) and next_offset >= self._plan.recovery_point
-        intact = _without_length(segment, position) if unfinished else _intact_behind(segment, position)
+        # No CRC covers an offset: what is intact counts, whatever its offset.
+        intact = _intact_behind(segment, position)
         if self._plan.gentle and (later or intact is not None):
             raise PartitionOffline(
                 "damage before intact messages",
@@ -428,7 +422,7 @@ class Recovery:
         place = f"position {position}, offset {next_offset}"
         behind = "" if intact is None else f", with {intact}; `kafkafs salvage` keeps it"
         self._note(f"cuts {segment.log.path.name} at {place}: {lost} bytes are removed{behind}")
-        self.report.cuts.append(Cut(segment.base_offset, position, next_offset, lost, intact, unfinished))
+        self.report.cuts.append(Cut(segment.base_offset, position, next_offset, lost, intact))
         with opened(self._disk, segment.log.path) as file:
             file.truncate(position)
             # The recovery point may be here already: once another segment follows, nobody looks for what came back.
@@ -516,15 +510,6 @@ class Recovery:
 
     def _note(self, change: str) -> None:
         self.report.changes.append(change)
-
-
-def _without_length(segment: Segment, position: int) -> str | None:
-    """What is found where one wrong bit has made a batch's length 0: its CRC is right with a power of two. (So is that
-    of one in some thousands of appends that were not finished. Nothing tells them apart.)"""
-    left = segment.size - position - LOG_OVERHEAD
-    lengths = [1 << bit for bit in range(4, 31) if 1 << bit <= left]
-    wrong = any(segment.has_right_crc(position, LOG_OVERHEAD + length) for length in lengths)
-    return f"an intact batch at position {position}, but for its length" if wrong else None
 
 
 def _intact_behind(segment: Segment, position: int) -> str | None:

@@ -235,10 +235,7 @@ def test_damage_where_an_index_is_missing_is_cut_off(tmp_path):
 
 
 def test_an_intact_batch_behind_the_cut_is_no_torn_tail(tmp_path):
-    """Nor one whose length one wrong bit has made 0, as if it had never been written."""
-    zeroed = batch([record(0, None, b"x" * 70)], 1, length=0)
-    assert len(zeroed) - 12 == 128, "one wrong bit makes only a power of two 0"
-    tails = zeroed, batch([record()], 1, crc=0) + batch([record()], 2)
+    tails = batch([record()], 1, length=0) + batch([record()], 2), batch([record()], 1, crc=0) + batch([record()], 2)
     path = built(tmp_path, *(Partition([Batch(many(1))], recovery_point=0, tail=tail) for tail in tails), clean=False)
     cuts = [one for one in examine([path]).predictions if one.reaction is Reaction.CUTS]
     assert {(str(one.tp), one.name) for one in cuts} == {("t/0", "damage"), ("t/1", "damage")}

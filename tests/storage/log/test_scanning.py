@@ -218,13 +218,12 @@ def test_old_formats(tmp_path, magic):
     assert walked(segment(tmp_path, *parts))[0] == [0, 1, 3, -1]
 
 
-def test_behind_a_length_of_zero_nothing_was_written_yet_at_the_end_of_a_log(tmp_path):
-    """An append of several batches gets its first length last: what it left is no part of the log."""
+@pytest.mark.parametrize("end_offset", [100, MAX_OFFSET])
+def test_intact_batches_behind_a_length_of_zero_are_seen(tmp_path, end_offset):
     one = segment(tmp_path, *BATCHES[:2], THIRD[:8] + bytes(4) + THIRD[12:], *BATCHES[3:])
-    seen, _, ((broken, _),) = walked(one, end_offset=MAX_OFFSET)
-    assert seen == [0, 3]
-    assert (broken.fault, broken.end, broken.intact_behind) == (Fault.ZEROS, one.size, False)
-    assert len(walked(one, end_offset=100)[0]) == 5
+    seen, _, ((broken, _),) = walked(one, end_offset=end_offset)
+    assert seen == [0, 3, 9, 12, 15]
+    assert (broken.fault, broken.end, broken.intact_behind) == (Fault.ZEROS, 3 * SIZE, True)
 
 
 @pytest.fixture
