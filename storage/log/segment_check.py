@@ -29,7 +29,7 @@ from storage.format.batches import (
     scan,
 )
 from storage.format.decoder import LEAST_MESSAGE, verify_crcs
-from storage.log.segment import has_right_crc
+from storage.log.segment import BELIEVED_BYTES, has_right_crc
 from storage.types import MAX_OFFSET
 
 # Large, so that numpy is called rarely per byte.
@@ -100,6 +100,8 @@ class _WindowBuffer:
             wanted = _claimed(data, self._size - position)
             if outcome.stop is not ScanStop.END or wanted <= len(data) or was_cut:
                 return None
+            if wanted > BELIEVED_BYTES and not has_right_crc(self._log, position, wanted):
+                return None
             if wanted > MOST_BATCH_BYTES:
                 return _large(self._log, position, wanted)
 
@@ -129,9 +131,9 @@ class _WindowBuffer:
 
 
 def _large(log: LogFile, position: int, size: int) -> CheckedWindow:
-    """The window of a batch of which only the header is read into memory."""
+    """The window of a batch whose CRC is right, and of which only the header is read into memory."""
     data = log.read(position, BATCH_HEADER_SIZE)
-    return CheckedWindow(data, header_of(data, position, size), position, int(has_right_crc(log, position, size)))
+    return CheckedWindow(data, header_of(data, position, size), position, 1)
 
 
 def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:
