@@ -19,7 +19,7 @@ class DiskFile(Protocol):
     path: Path
 
     def fileno(self) -> int:
-        """The descriptor, for fcntl locks and sendfile."""
+        """The descriptor, for fcntl locks."""
 
     def size(self) -> int:
         """The file's size in bytes, from the system."""

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import SegmentGone
-from storage.files.descriptors import wait_for_room
 from storage.files.file_mark import FileMark
 from storage.files.names import FileState
 from storage.files.opening import open_directory, open_file, status_of
@@ -36,21 +35,6 @@ _LATER_STATES = {
     FileState.LIVE: (FileState.DELETED,),
     FileState.DELETED: (),
 }
-
-
-# Errors of sendfile(2) for descriptors that it cannot write to.
-_CANNOT_SEND = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-_SEND_BYTES = 16 << 20  # so that signals are handled soon
-_COPY_BYTES = 1 << 20
-
-
-def _sendfile(out_fd: int, fd: int, position: int, size: int) -> int:
-    return os.sendfile(out_fd, fd, position, min(size, _SEND_BYTES))
-
-
-def _copy(out_fd: int, fd: int, position: int, size: int) -> int:
-    data = os.pread(fd, min(size, _COPY_BYTES), position)
-    return os.write(out_fd, data) if data else 0
 
 
 def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
@@ -163,34 +147,6 @@ class LogFile:
         fd = self._open()
         try:
             return [os.pread(fd, size, position) for position in positions]
-        finally:
-            os.close(fd)
-
-    def send(self, out_fd: int, position: int, size: int) -> int:
-        """Sends `size` bytes from a byte position to a descriptor: within the kernel if that can write to it
-        (sendfile(2); it cannot to a file opened for appending, for example), otherwise through memory. Returns the
-        number of bytes sent, fewer than `size` if the file ends before.
-
-        Waits for a descriptor that would block. SegmentGone when the file was removed; OSError, BrokenPipeError.
-        """
-        fd = self._open()
-        try:
-            send, sent = _sendfile, 0
-            while sent < size:
-                try:
-                    count = send(out_fd, fd, position + sent, size - sent)
-                except BlockingIOError:
-                    wait_for_room(out_fd)
-                    continue
-                except OSError as error:
-                    if send is _copy or error.errno not in _CANNOT_SEND:
-                        raise
-                    send = _copy
-                    continue
-                if count == 0:
-                    break
-                sent += count
-            return sent
         finally:
             os.close(fd)
 

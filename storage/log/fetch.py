@@ -34,7 +34,7 @@ from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
 from storage.log.reader import find_batch
-from storage.log.segment import Segment
+from storage.log.segment import WINDOW_BYTES, Segment
 from storage.log.snapshot import LogSnapshot
 
 DEFAULT_MAX_BYTES: Final = 1 << 20
@@ -109,11 +109,11 @@ class LogChunk:
         return self.segment.read(self.position, self.size)
 
     def write_to(self, fd: int) -> None:
-        """Writes the bytes to a descriptor, without a copy where possible. SegmentGone as `read`; OSError."""
-        if self.segment is not None and self.size:
-            sent = self.segment.log.send(fd, self.position, self.size)
-            if sent < self.size:
-                raise self.segment.truncated(self.position, self.size, sent)
+        """Writes the bytes to a descriptor. SegmentGone as `read`; OSError."""
+        if self.segment is not None:
+            end = self.position + self.size
+            for position in range(self.position, end, WINDOW_BYTES):
+                _write(fd, self.segment.read(position, min(WINDOW_BYTES, end - position)))
 
     def blocks(self) -> Iterator[RecordBlock]:
         """The chunk's whole batches decoded, from its offset on; a batch that is cut off at its end is left out.
@@ -249,7 +249,7 @@ class MultiMessageSetSend:
             send.write_to(fd)
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write(fd: int, data: bytes | memoryview) -> None:
     while data:
         try:
             data = data[os.write(fd, data) :]

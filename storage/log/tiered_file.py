@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.errors import StorageError, TierUnavailable, error_text
 from storage.files import offset_index
-from storage.files.descriptors import wait_for_room
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from storage.tier.remote_segments import RemoteSegment
 
 REQUESTS_AT_ONCE: Final = 16  # of a tier, by whoever needs several
-_COPY_BYTES: Final = 1 << 20
 
 
 class Span(NamedTuple):
@@ -129,18 +127,6 @@ class TieredFile(LogFile):
 
     def read_each(self, positions: Iterable[int], size: int) -> list[bytes]:
         return [bytes(self.read(position, size)) for position in positions]
-
-    def send(self, out_fd: int, position: int, size: int) -> int:
-        sent = 0
-        while sent < size and (data := self.read(position + sent, min(size - sent, _COPY_BYTES))):
-            while data:
-                try:
-                    count = os.write(out_fd, data)
-                except BlockingIOError:
-                    wait_for_room(out_fd)
-                    continue
-                data, sent = data[count:], sent + count
-        return sent
 
     def stat(self) -> os.stat_result:
         """A status of its size. The ctime changes when a read fails: what was found of it then is found again."""
