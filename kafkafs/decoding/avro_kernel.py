@@ -1,6 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The hot loop of decoding: columns of Avro data to JSON texts or to the values of Arrow columns, and JSON texts to one
-line.
+"""The hot loop of decoding: columns of Avro data to JSON texts, and JSON texts to one line.
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, some hundred times slower. A schema is a
 program (`avro_program.py` builds it), which the loop runs over each datum; a stack of its own takes the place of calls,
@@ -17,10 +16,7 @@ import cython
 if cython.compiled:
     from cython.cimports.libc.string import memcpy, memmove
 else:
-    import struct
     from typing import Any
-
-    import numpy as np
 
     # avro_kernel.pxd declares these; constants as variables would be loaded where they are used.
     high_product: Any = None
@@ -66,8 +62,7 @@ _LARGE_DECIMAL = cython.declare(cython.longlong, -14)
 _NOT_JSON = cython.declare(cython.longlong, -15)
 _OUTSIDE = cython.declare(cython.longlong, -16)
 _NOT_RESOLVED = cython.declare(cython.longlong, -17)
-_NOT_EXPRESSED = cython.declare(cython.longlong, -18)
-_NO_SYMBOL = cython.declare(cython.longlong, -19)
+_NO_SYMBOL = cython.declare(cython.longlong, -18)
 
 _MAX_EMPTY_ITEMS = cython.declare(cython.longlong, 65536)
 _MAX_DECIMAL = cython.declare(cython.longlong, 8192)
@@ -75,7 +70,6 @@ _MAX_DECIMAL = cython.declare(cython.longlong, 8192)
 _MAX_TEXT = cython.declare(cython.longlong, 1 << 20)
 _MOST_TEXT = cython.declare(cython.longlong, 1 << 27)
 
-_ALL_BITS = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _UINT32 = cython.declare(cython.longlong, 0xFFFFFFFF)
 _MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 
@@ -799,105 +793,6 @@ def _json_text(out: Out, position: Long, text: Bytes, at: Long, end: Long, stack
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _is_utf8(text: Bytes, at: Long, end: Long) -> Bool:
-    count: cython.int
-    if cython.compiled:
-        word: ULong = 0
-    while at < end:
-        if cython.compiled:
-            while end - at >= 8:
-                memcpy(cython.address(word), text + at, 8)
-                if word & _HIGHS:
-                    break
-                at += 8
-            if at >= end:
-                break
-        if text[at] < 128:
-            at += 1
-            continue
-        count = _sequence_length(text, at, end)
-        if count == 0:
-            return False
-        at += count
-    return True
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _signed(bits: ULong) -> Long:
-    """The same 64 bits as a signed number."""
-    if not cython.compiled:
-        return bits - (1 << 64) if bits >> 63 else bits
-    return cython.cast(Long, bits)
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _converted(value: Long, code: Long) -> ULong:
-    """The bits of a float (LONG_TO_FLOAT) or a double (LONG_TO_DOUBLE) next to `value`; those of the double that is the
-    float whose bits it is (FLOAT_TO_DOUBLE)."""
-    made: ULong = 0
-    if not cython.compiled:
-        if code == 40:  # not by way of a double, which would round twice
-            return int(np.int64(value).astype(np.float32).view(np.uint32))
-        number = float(value) if code == 41 else struct.unpack("<f", struct.pack("<I", value))[0]
-        return int.from_bytes(struct.pack("<d", number), "little")
-    single: cython.float = 0
-    double: cython.double = 0
-    word: cython.uint = 0
-    if code == 40:
-        single = cython.cast(cython.float, value)
-        memcpy(cython.address(word), cython.address(single), 4)
-        return word
-    if code == 41:
-        double = cython.cast(cython.double, value)
-    else:
-        word = cython.cast(cython.uint, value)
-        memcpy(cython.address(single), cython.address(word), 4)
-        double = single
-    memcpy(cython.address(made), cython.address(double), 8)
-    return made
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _decimal128(
-    text: Bytes, at: Long, end: Long, limit_high: ULong, limit_low: ULong, tape: Cells, place: Long
-) -> Long:
-    """Two's complement, big-endian, as 128 bits: the lower ones to tape[place + 1], the upper to tape[place + 3].
-    Returns _NOT_EXPRESSED unless the magnitude is below the limit, which is at most 10**38."""
-    negative: Bool = at < end and text[at] > 127
-    sign: ULong = 255 if negative else 0
-    low: ULong = 0
-    high: ULong = 0
-    most: ULong = 0xFFFFFFFFFFFFFFFF
-    if negative:
-        low = most
-        high = most
-    while end - at > 16:
-        if text[at] != sign or (text[at + 1] > 127) != negative:
-            return _NOT_EXPRESSED
-        at += 1
-    while at < end:
-        high = (high << 8 | low >> 56) & most
-        low = (low << 8 | text[at]) & most
-        at += 1
-    tape[place + 1] = _signed(low)
-    tape[place + 3] = _signed(high)
-    if negative:
-        low = (most - low + 1) & most
-        high = (most - high + (1 if low == 0 else 0)) & most
-    if high > limit_high or (high == limit_high and low >= limit_low):
-        return _NOT_EXPRESSED
-    return 0
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _datum(
     out: Out,
     position: Long,
@@ -913,13 +808,9 @@ def _datum(
     stack: Cells,
     deepest: Long,
     scratch: Cells,
-    tape: Cells,
-    tape_at: Long,
-    tape_end: Long,
 ) -> Long:
-    """Runs the program at `pc` over text[at:end]; the position after the text, and in stack[2] that after what came
-    onto the tape; or a fault: then stack[0] is where in the data, stack[1] the instruction. `size`: of the whole
-    buffer. The codes are avro_program.Code's."""
+    """Runs the program at `pc` over text[at:end]; the position after the text, or a fault: then stack[0] is where in
+    the data, stack[1] the instruction. `size`: of the whole buffer. The codes are avro_program.Code's."""
     first: Long = position
     most: Long = _MAX_TEXT + 16 * (end - at)
     is_capped: Bool = False
@@ -934,12 +825,6 @@ def _datum(
     word: ULong = 0
     shift: Long
     empty_items: Long = 0
-    piece: Long = position  # where the text of a column begins
-    tape_first: Long = tape_at
-    data: Bytes = text
-    data_at: Long = -1  # where the data go on behind a default
-    data_end: Long = end
-    data_size: Long = size
     fault: Long
     i: Long
     if most > _MOST_TEXT:
@@ -964,9 +849,7 @@ def _datum(
             position += length
         else:
             position = _copy(out, position, literals, start, length)
-        if code >= 64:
-            code -= 64
-        elif code >= 16:
+        if code >= 16:
             # All of these begin with a zigzag varint.
             bits = 0
             shift = 0
@@ -1040,40 +923,31 @@ def _datum(
                 break
             pc = steps[steps[pc + 3] + value]
             continue
-        elif code == 4 or code == 3 or code == 38 or code == 37:  # DOUBLE, FLOAT, READ_DOUBLE, READ_FLOAT
-            if cython.compiled:
-                bits = cython.cast(cython.ulonglong, value)
+        elif code == 4 or code == 3:  # DOUBLE, FLOAT
+            length = 4 if code & 1 else 8
+            if end - at < length:
+                fault = _SHORT
+                break
+            bits = 0
+            if cython.compiled and LITTLE_ENDIAN and length == 8:
+                memcpy(cython.address(bits), text + at, 8)
             else:
-                bits = value & _ALL_BITS
-            if steps[pc] != code + 64 or code > 4:
-                length = 4 if code & 1 else 8
-                if end - at < length:
-                    fault = _SHORT
-                    break
-                bits = 0
-                if cython.compiled and LITTLE_ENDIAN and length == 8:
-                    memcpy(cython.address(bits), text + at, 8)
-                else:
-                    for i in range(length):
-                        byte = text[at + i]
-                        bits |= byte << (8 * i)
-                at += length
+                for i in range(length):
+                    byte = text[at + i]
+                    bits |= byte << (8 * i)
+            at += length
             if code == 4:
                 position = _float(out, position, bits, 52, 2047, powers)
-            elif code == 3:
-                position = _float(out, position, bits, 23, 255, powers)
             else:
-                value = _signed(bits)
-        elif code == 2 or code == 39:  # BOOLEAN, READ_BOOLEAN
+                position = _float(out, position, bits, 23, 255, powers)
+        elif code == 2:  # BOOLEAN
             if at >= end:
                 fault = _SHORT
                 break
             if text[at] > 1:
                 fault = _BAD_BOOLEAN
                 break
-            if code == 39:
-                value = text[at]
-            elif text[at] == 1:
+            if text[at] == 1:
                 position = _put(out, position, b"true", 4)
             else:
                 position = _put(out, position, b"false", 5)
@@ -1121,29 +995,22 @@ def _datum(
             i = (top - 1) * _FRAME + 4
             if value == 0:
                 top -= 1
-                value = stack[i + 3]
                 pc = steps[pc + 3]
                 continue
             stack[i + 1] = value
             stack[i + 2] = at
-            if steps[pc + 4]:
-                if value > _MAX_INT64 - stack[i + 3]:
-                    fault = _BAD_LENGTH
-                    break
-                stack[i + 3] += value
-            else:
-                if stack[i + 3]:
-                    out[position] = 44
-                    position += 1
-                stack[i + 3] = 1
-        elif code == 10 or code == 49:  # NEXT, NEXT_VALUE
+            if stack[i + 3]:
+                out[position] = 44
+                position += 1
+            stack[i + 3] = 1
+        elif code == 10:  # NEXT
             i = (top - 1) * _FRAME + 4
             if at == stack[i + 2]:
                 empty_items += 1
                 if empty_items > _MAX_EMPTY_ITEMS:
                     fault = _EMPTY_ITEMS
                     break
-            if position - first > most or 8 * (tape_at - tape_first) > most:
+            if position - first > most:
                 fault = _TOO_LONG
                 break
             stack[i + 1] -= 1
@@ -1151,9 +1018,8 @@ def _datum(
                 pc = steps[pc + 4]
                 continue
             stack[i + 2] = at
-            if code == 10:
-                out[position] = 44
-                position += 1
+            out[position] = 44
+            position += 1
             pc = steps[pc + 3]
             continue
         elif code == 9 or code == 7:  # PUSH, CALL
@@ -1161,7 +1027,7 @@ def _datum(
                 fault = _TOO_DEEP
                 break
             # Only by these and by NEXT can a text grow beyond the size of the program. END looks at the rest.
-            if position - first > most or 8 * (tape_at - tape_first) > most:
+            if position - first > most:
                 fault = _TOO_LONG
                 break
             i = top * _FRAME + 4
@@ -1218,106 +1084,14 @@ def _datum(
             if position - first > most:
                 fault = _TOO_LONG
                 break
-            stack[2] = tape_at
             return position
-        elif code == 32 or code == 33 or code == 34:  # SET, CELL, TEXT
-            if tape_end - tape_at < 2:
-                fault = _FULL
-                break
-            tape[tape_at] = steps[pc + 3]
-            if code == 32:
-                tape[tape_at + 1] = steps[pc + 4]
-            elif code == 33:
-                tape[tape_at + 1] = value * steps[pc + 4]
-            else:
-                if steps[pc + 4] and out[piece] == 34:
-                    position -= 2
-                    if cython.compiled:
-                        memmove(out + piece, out + piece + 1, position - piece)
-                    else:
-                        out[piece:position] = bytes(out[piece + 1 : position + 1])
-                tape[tape_at + 1] = position
-                piece = position
-            tape_at += 2
-        elif code == 29 or code == 31 or code == 35 or code == 50:  # RAW, SKIP_BYTES, RAW_FIXED, SKIP
-            if code >= 32:
-                value = steps[pc + 3]
-                if value > end - at:
-                    fault = _SHORT
-                    break
-            elif value < 0 or value > end - at:
-                fault = _BAD_LENGTH
-                break
-            if code == 29 or code == 35:
-                if limit - position < value:
-                    fault = _FULL
-                    break
-                if code == 29 and steps[pc + 3] and not _is_utf8(text, at, at + value):
-                    fault = _NOT_UTF8
-                    break
-                position = _copy(out, position, text, at, value)
-            at += value
-        elif code == 27:  # READ_LONG
-            pass
-        elif code == 28:  # READ_INT
-            if value < -2147483648 or value > 2147483647:
-                fault = _NOT_INT
-                break
-        elif code == 40 or code == 41 or code == 42:  # LONG_TO_FLOAT, LONG_TO_DOUBLE, FLOAT_TO_DOUBLE
-            value = _signed(_converted(value, code))
-        elif code == 30 or code == 36:  # DECIMAL128, DECIMAL128_FIXED
-            i = steps[pc + 4]
-            if code == 36:
-                value = steps[i + 2]
-                if value > end - at:
-                    fault = _SHORT
-                    break
-            elif value < 0 or value > end - at:
-                fault = _BAD_LENGTH
-                break
-            if tape_end - tape_at < 4:
-                fault = _FULL
-                break
-            tape[tape_at] = steps[pc + 3]
-            tape[tape_at + 2] = steps[pc + 3] + 1
-            fault = _decimal128(text, at, at + value, steps[i], steps[i + 1] & _ALL_BITS, tape, tape_at)
-            if fault < 0:
-                break
-            tape_at += 4
-            at += value
-        elif code == 43:  # DEFAULT
-            data_at = at
-            text = literals
-            at = steps[pc + 3]
-            end = at + steps[pc + 4]
-            size = end
-        elif code == 44:  # RESUME
-            text = data
-            at = data_at
-            end = data_end
-            size = data_size
-            data_at = -1
-        elif code == 45:  # NOTE
-            if top >= deepest:
-                fault = _TOO_DEEP
-                break
-            stack[top * _FRAME + 6] = at
-            top += 1
-        elif code == 46:  # SEEK
-            at = stack[(top - 1 - steps[pc + 3]) * _FRAME + 6]
-        elif code == 47:  # DROP
-            top -= steps[pc + 3]
-        elif code == 51:  # BETWEEN
-            if value < steps[pc + 3] or value > steps[pc + 4]:
-                fault = _NOT_EXPRESSED
-                break
-        elif code == 48:  # FAIL
+        elif code == 13:  # FAIL
             fault = _NOT_RESOLVED
             break
         pc = steps[pc + 5]
-    if fault == _FULL and is_capped and (tape_end == tape_first or tape_end - tape_at >= 4):
+    if fault == _FULL and is_capped:
         fault = _TOO_LONG
-    stack[0] = before if data_at < 0 else data_at
+    stack[0] = before
     stack[1] = pc
     return fault
 
@@ -1371,17 +1145,14 @@ def run(
     results: cython.longlong[:, ::1],
     stack: cython.longlong[::1],
     scratch: cython.longlong[::1],
-    tape: cython.longlong[::1],
-) -> tuple[int, int, int]:
-    """Decodes data from `row` to `rows` into `out` from `position` on, and onto `tape`, until one does not fit.
+) -> tuple[int, int]:
+    """Decodes data from `row` to `rows` into `out` from `position` on, until one does not fit.
 
     `columns`: start and length of each datum in `buffer`, and its program's first instruction in `steps`, -1 for a row
     that is left out. `results`, of five columns: where the text is in `out`, and how long; -1 if there is none. Then
     the fault (avro_program.Fault; 0: none), where in the buffer it is, and the instruction. `stack` and `scratch`:
-    memory of the caller's; the stack's length limits the depth. `tape`: pairs of a column's number and a value, in the
-    order of the data (avro_resolution says which).
-    Returns (first row not done, position after the last text, numbers on the tape). What comes after that in `out` and
-    `tape` may have changed.
+    memory of the caller's; the stack's length limits the depth.
+    Returns (first row not done, position after the last text). What comes after that in `out` may have changed.
     """
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     limit: Long = (out.shape[0] if cython.compiled else len(out)) - _SPARE
@@ -1390,15 +1161,13 @@ def run(
     start: Long
     length: Long
     end: Long
-    taped: Long = 0
-    tape_end: Long = tape.shape[0] if cython.compiled else len(tape)
     if cython.compiled:
         if columns.shape[0] < 3 or columns.shape[1] < rows or results.shape[0] < 5 or results.shape[1] < rows:
             raise ValueError("a column is shorter than the rows")
     if decimals < _MAX_DECIMAL or deepest < 1 or row < 0 or position < 0:
         raise ValueError("scratch, stack or position out of range")
     if row >= rows or limit <= 0:
-        return row, position, 0
+        return row, position
     if cython.compiled:
         text: Bytes = cython.address(buffer[0]) if size > 0 else cython.NULL
         target: Out = cython.address(out[0])
@@ -1407,10 +1176,9 @@ def run(
         tens: Powers = cython.address(powers[0])
         frames: Cells = cython.address(stack[0])
         limbs: Cells = cython.address(scratch[0])
-        events: Cells = cython.address(tape[0]) if tape_end > 0 else cython.NULL
     else:
         text, target, program, fixed = memoryview(buffer), memoryview(out), memoryview(steps), memoryview(literals)
-        tens, frames, limbs, events = memoryview(powers), memoryview(stack), memoryview(scratch), memoryview(tape)
+        tens, frames, limbs = memoryview(powers), memoryview(stack), memoryview(scratch)
         columns, results = memoryview(columns), memoryview(results)
     with cython.nogil:
         while row < rows:
@@ -1425,7 +1193,7 @@ def run(
                     continue
                 end = _datum(
                     target, position, limit, program, columns[2, row], fixed, tens, text, start, start + length, size,
-                    frames, deepest, limbs, events, taped, tape_end,
+                    frames, deepest, limbs,
                 )  # fmt: skip
                 if end == _FULL:
                     break
@@ -1437,9 +1205,8 @@ def run(
                     results[0, row] = position
                     results[1, row] = end - position
                     position = end
-                    taped = frames[2]
             row += 1
-    return row, position, taped
+    return row, position
 
 
 def shortest(

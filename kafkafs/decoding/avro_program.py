@@ -32,8 +32,7 @@ MOST_TOGETHER: Final = 1 << 24  # numbers of all programs, and bytes of their li
 
 
 class Code(IntEnum):
-    """What an instruction does; the kernel has the same numbers. From 16 to 63 it begins by reading a zigzag varint,
-    the value that is loaded then. From 64 on it does not: 64 + FLOAT, DOUBLE, TIME or TIMESTAMP take what is loaded."""
+    """What an instruction does; the kernel has the same numbers. From 16 on it begins by reading a zigzag varint."""
 
     LITERAL = 0
     END = 1  # the data must end here
@@ -48,43 +47,18 @@ class Code(IntEnum):
     NEXT = 10  # first instruction of an item, and its BLOCK
     REST = 11  # all bytes that are left, in base64
     JSON = 12  # all bytes that are left, as JSON
+    FAIL = 13  # what was written does not resolve; the path of the instruction says why
     INT = 16
     LONG = 17
     STRING = 18
     BYTES = 19
     ENUM = 20  # table of literals, count; a length of -1: a symbol that does not resolve
     UNION = 21  # table of instructions, count
-    BLOCK = 22  # the instruction after the last block, 1: without commas, and the count of all items is then loaded
+    BLOCK = 22  # the instruction after the last block
     DECIMAL = 23  # -, scale
     DATE = 24
     TIME = 25  # units a second, decimals
     TIMESTAMP = 26  # units a second, decimals * 2 + (1: with Z)
-    READ_LONG = 27
-    READ_INT = 28
-    RAW = 29  # 1: must be UTF-8; the bytes as they are
-    DECIMAL128 = 30  # column of the lower 64 bits, the upper ones are the next; table: limit (upper, lower 64 bits)
-    SKIP_BYTES = 31
-    LOADED = 64
-    SET = 96  # column, value
-    CELL = 97  # column, factor of the loaded value: 1, or what does not overflow behind BETWEEN
-    TEXT = 98  # column of the end of the text since the last one, 1: without its quotes
-    RAW_FIXED = 99  # size
-    DECIMAL128_FIXED = 100  # as DECIMAL128, and size in the table
-    READ_FLOAT = 101  # loads the bits
-    READ_DOUBLE = 102
-    READ_BOOLEAN = 103
-    LONG_TO_FLOAT = 104  # of what is loaded
-    LONG_TO_DOUBLE = 105
-    FLOAT_TO_DOUBLE = 106
-    DEFAULT = 107  # start and length of the data in the literals that are read up to RESUME
-    RESUME = 108
-    NOTE = 109  # pushes the place in the data
-    SEEK = 110  # goes to the place that was pushed so many before the last
-    DROP = 111  # so many places
-    FAIL = 112  # what was written does not resolve; the path of the instruction says why
-    NEXT_VALUE = 113  # NEXT without commas
-    SKIP = 114  # size
-    BETWEEN = 115  # the least and the largest that can be loaded
 
 
 class Fault(IntEnum):
@@ -106,8 +80,7 @@ class Fault(IntEnum):
     NOT_JSON = -15
     OUTSIDE = -16
     NOT_RESOLVED = -17
-    NOT_EXPRESSED = -18
-    NO_SYMBOL = -19
+    NO_SYMBOL = -18
 
 
 FAULT_TEXTS: Final = {
@@ -125,7 +98,6 @@ FAULT_TEXTS: Final = {
     Fault.LEFT_OVER: "bytes are left over behind the value",
     Fault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
     Fault.NOT_JSON: "it is not valid JSON",
-    Fault.NOT_EXPRESSED: "a number is beyond what its column can express",
     Fault.NO_SYMBOL: "the enum that reads it has neither the symbol nor a default",
 }
 
@@ -276,9 +248,11 @@ class Assembler:
         return self._steps_base + len(self.steps)
 
     def literal(self, text: bytes) -> tuple[int, int]:
-        """Adds a literal: its start and length."""
+        """Adds a literal: its start and length. BadSchema if they become too long."""
         start = self._literals_base + len(self.literals)
         self.literals += text
+        if len(self.literals) > MOST_TOGETHER:
+            raise BadSchema("its names and defaults are too long together")
         return start, len(text)
 
     def emit(self, code: int, first: int = 0, second: int = 0) -> int:
@@ -335,8 +309,8 @@ class Assembler:
             self.path.pop()
         self.pending += b"}"
 
-    def leaf(self, found: AvroType, loaded: int = 0) -> None:
-        """Shows a value that contains no other; `loaded`: LOADED if it is loaded already, in TIME and the like."""
+    def leaf(self, found: AvroType) -> None:
+        """Shows a value that contains no other."""
         kind, logical = found.kind, found.logical
         if kind == "null":
             self.pending += b"null"
@@ -348,11 +322,11 @@ class Assembler:
             name, _, unit = logical.rpartition("-")
             per_second, decimals = _UNITS[unit]
             if name == "time":
-                self.emit(loaded + Code.TIME, per_second, decimals)
+                self.emit(Code.TIME, per_second, decimals)
             else:
-                self.emit(loaded + Code.TIMESTAMP, per_second, 2 * decimals + (name == "timestamp"))
+                self.emit(Code.TIMESTAMP, per_second, 2 * decimals + (name == "timestamp"))
         elif kind in _SIMPLE:
-            self.emit(loaded + _SIMPLE[kind])
+            self.emit(_SIMPLE[kind])
         elif kind == "fixed":
             self.emit(Code.FIXED, found.size)
         else:
@@ -378,21 +352,16 @@ class Assembler:
         self._target = self.here()
         self.table(at + 3, branches)
 
-    def blocks(self, is_map: bool, item: Callable[[], None], key: Callable[[], None] | None = None) -> None:
-        """An array or map as JSON, with what `item` emits for each item; with `key`, which emits what reads a map's key
-        or nothing, without JSON's marks."""
-        if key is None:
-            self.pending += b"{" if is_map else b"["
+    def blocks(self, is_map: bool, item: Callable[[], None]) -> None:
+        """An array or map, with what `item` emits for each item."""
+        self.pending += b"{" if is_map else b"["
         self.emit(Code.PUSH)
-        block = self.emit(Code.BLOCK, 0, int(key is not None))
+        block = self.emit(Code.BLOCK)
         body = self.here()
-        if key is not None:
-            key()
-        elif is_map:
+        if is_map:
             self.emit(Code.STRING)
             self.pending += b":"
         item()
-        self.emit(Code.NEXT if key is None else Code.NEXT_VALUE, body, self._steps_base + block)
+        self.emit(Code.NEXT, body, self._steps_base + block)
         self._target = self.steps[block + 3] = self.here()
-        if key is None:
-            self.pending += b"}" if is_map else b"]"
+        self.pending += b"}" if is_map else b"]"

@@ -1,8 +1,10 @@
-"""Avro's schema resolution: programs that read what one schema wrote into the columns of another.
+"""Avro's schema resolution: programs that show what one schema wrote as JSON in the shape of another schema's columns.
 
-What a program puts onto the tape for each column (`Form`) comes in the order of the data. Fields of a record come in
-the order of the schema that wrote them: that does not matter, for each has columns of its own. Only in the JSON text of
-a union the program goes back and forth, so that the text has the order of the schema that reads.
+A datum becomes a line, in which every column has the same JSON type for all values (`Form`). Fields have numbers as
+their names, and come in the order of the schema that wrote them; what the reading schema lacks comes under an empty
+name. Within a JSON column values are as `decoded.jsonl` shows them, with these differences: a record's fields have
+numbers, a map is as in `Form.MAP`, a union is `{"BRANCH":VALUE}`, and a number that is promoted to a float is an
+integer, or a float's bits in base64.
 
 Where the types do not resolve, the program fails when it comes to such a value, and not before: a branch that no value
 has, or an array that is empty, does no harm.
@@ -10,19 +12,22 @@ has, or an array that is empty, does no harm.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kafkafs.decoding.avro_program import Assembler, Code, quoted
+import numpy as np
+
+from kafkafs.decoding import avro_kernel
+from kafkafs.decoding.avro_defaults import encode_default
+from kafkafs.decoding.avro_program import POWERS, Assembler, Code, Programs, quoted
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
 from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.rooms import Room
 
 if TYPE_CHECKING:
-    from kafkafs.decoding.avro_program import Programs
-from kafkafs.decoding.avro_defaults import encode_default
+    pass
 
 MOST_PRECISION: Final = 38  # of 128 bits
 MOST_COLUMNS: Final = 20_000
@@ -33,79 +38,73 @@ _PROMOTIONS: Final = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-# What readers take for dates and timestamps: the years 1 to 9999. In a day, and a column's units in one of these.
-_FIRST_DAY: Final = -719_162
-_LAST_DAY: Final = 2_932_896
-_DAYS: Final = {"date": (1, 1), "timestamp-millis": (86_400_000, 1000), "timestamp-micros": (86_400_000_000, 1)}
-_FIXED_SIZES: Final = {"null": 0, "boolean": 1, "float": 4, "double": 8}
+_FIXED_SIZES: Final = {"boolean": 1, "float": 4, "double": 8}
+_ROOM: Final = 1 << 12
 
 
 class Form(Enum):
-    """What a column has on the tape for each of its values."""
+    """What a column's values are in the text."""
 
-    NOTHING = "nothing"  # the type null
-    CELL = "cell"  # the number, or the float's bits; timestamps in milliseconds times 1000
-    DECIMAL = "decimal"  # the lower 64 bits; in the next column the upper ones
-    TEXT = "text"  # where its text ends; it begins where the last text on the tape ended
-    JSON = "json"  # the same
-    RECORD = "record"  # nothing
-    LIST = "list"  # the number of items
-    MAP = "map"  # the number of items; the next column has the keys' texts
-    MAYBE = "maybe"  # 1, and the value is in the child; 0: null
+    NOTHING = "null"
+    BOOLEAN = "true or false"
+    NUMBER = "the number, of a date or timestamp too"
+    TIME = "the number, for a column of texts"
+    FLOAT = "a string: the bits in base64, or the digits of an integer that is promoted"
+    DECIMAL = "a string: the bytes in base64"
+    BYTES = "a string: base64"
+    TEXT = "a string"
+    JSON = 'in {"j":…}'
+    RECORD = 'an object with the fields "0", "1", …'
+    LIST = "an array"
+    MAP = 'an array of {"k":KEY,"v":VALUE}'
+    MAYBE = "null, or the value"
 
 
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
-    """A column, whose number on the tape is `number`, and those within it."""
+    """A column and those within it. `path`: the names of the fields that lead to it."""
 
     avro: AvroType
     form: Form
-    number: int
+    path: tuple[str, ...] = ()
     children: tuple[ValueColumn, ...] = ()
 
     @classmethod
     def of(cls, reader: AvroType) -> ValueColumn:
         """The columns for values that are read as this type. BadSchema if it contains itself outside of a union of
         several types, or has too many columns."""
-        return _Columns().column(reader, ())
-
-    def end(self) -> int:
-        """The number after its last column."""
-        own = 2 if self.form in (Form.DECIMAL, Form.MAP) else 1
-        return max([self.number + own, *(child.end() for child in self.children[-1:])])
+        return _Columns().column(reader, (), ())
 
 
 def add(programs: Programs, writer: AvroType, column: ValueColumn) -> int:
-    """Adds the program that reads what `writer` wrote into the columns; its first instruction."""
-    return programs.add(lambda made: _Resolved(made, writer, column).assemble())
+    """Adds the program that shows what `writer` wrote in the shape of the columns; its first instruction."""
+    return programs.add(lambda made: _Resolved(made).assemble(writer, column))
 
 
 class _Columns:
     def __init__(self) -> None:
-        self._next = 0
+        self._count = 0
 
-    def column(self, avro: AvroType, within: tuple[AvroType, ...]) -> ValueColumn:
+    def column(self, avro: AvroType, within: tuple[AvroType, ...], path: tuple[str, ...]) -> ValueColumn:
         if avro in within:
             raise BadSchema(f"{avro} contains itself")
-        if self._next > MOST_COLUMNS:
+        self._count += 1
+        if self._count > MOST_COLUMNS:
             raise BadSchema(f"it has more than {MOST_COLUMNS} columns")
         form, below = _form(avro)
-        number = self._next
-        self._next += 2 if form in (Form.DECIMAL, Form.MAP) else 1
         if form is Form.MAYBE and not below:
-            return ValueColumn(avro, form, number, (ValueColumn(avro, Form.JSON, self._number()),))
-        return ValueColumn(avro, form, number, tuple(self.column(child, (*within, avro)) for child in below))
-
-    def _number(self) -> int:
-        self._next += 1
-        return self._next - 1
+            return ValueColumn(avro, form, path, (ValueColumn(avro, Form.JSON, path),))
+        names = [name for name, _ in avro.fields] if form is Form.RECORD else [None] * len(below)
+        children = (
+            self.column(child, (*within, avro), path if name is None else (*path, name))
+            for name, child in zip(names, below, strict=True)
+        )
+        return ValueColumn(avro, form, path, tuple(children))
 
 
 def _form(avro: AvroType) -> tuple[Form, list[AvroType]]:
     """The form, and the types of the children; none of MAYBE: one that is JSON."""
-    kind = avro.kind
-    if kind == "null":
-        return Form.NOTHING, []
+    kind, logical = avro.kind, avro.logical or ""
     if kind == "record":
         # Parquet has no struct without fields.
         return (Form.RECORD, [field for _, field in avro.fields]) if avro.fields else (Form.JSON, [])
@@ -114,11 +113,25 @@ def _form(avro: AvroType) -> tuple[Form, list[AvroType]]:
     if kind == "union":
         values = [branch for branch in avro.branches if branch.kind != "null"]
         return Form.MAYBE, values if len(values) == 1 else []
-    if avro.logical == "decimal" and avro.precision <= MOST_PRECISION:
-        return Form.DECIMAL, []
-    if kind in ("string", "bytes", "fixed", "enum") or (avro.logical or "").startswith("time-"):
-        return Form.TEXT, []
-    return Form.CELL, []
+    if logical == "decimal":
+        return Form.DECIMAL if avro.precision <= MOST_PRECISION else Form.TEXT, []
+    if logical.startswith("time-"):
+        return Form.TIME, []
+    return _FORMS[kind], []
+
+
+_FORMS: Final = {
+    "null": Form.NOTHING,
+    "boolean": Form.BOOLEAN,
+    "int": Form.NUMBER,
+    "long": Form.NUMBER,
+    "float": Form.FLOAT,
+    "double": Form.FLOAT,
+    "bytes": Form.BYTES,
+    "fixed": Form.BYTES,
+    "string": Form.TEXT,
+    "enum": Form.TEXT,
+}
 
 
 def mismatch(writer: AvroType, reader: AvroType) -> str:
@@ -148,6 +161,11 @@ def _branch(writer: AvroType, union: AvroType) -> AvroType | None:
     return next(iter(exact or same or fitting), None)
 
 
+def _no_branch(writer: AvroType, union: AvroType) -> str:
+    branches = [why for branch in union.branches if (why := mismatch(writer, branch)) and branch.kind != "null"]
+    return branches[0] if len(branches) == 1 else f"{writer} is none of the types of the union"
+
+
 def _matched(writer: AvroType, reader: AvroType) -> list[int | None]:
     """For each field of the reader's record the index of the writer's that is read as it."""
     names = {name: at for at, (name, _) in enumerate(writer.fields)}
@@ -159,39 +177,55 @@ def _matched(writer: AvroType, reader: AvroType) -> list[int | None]:
 
 
 class _Resolved:
-    """Makes the program with `made`. A place for values is a ValueColumn, None where they are skipped, or _JSON."""
+    """Makes the program with `made`. Where a column is expected, None means that the value is within a JSON column."""
 
-    def __init__(self, made: Assembler, writer: AvroType, column: ValueColumn) -> None:
-        self._made, self._writer, self._column = made, writer, column
+    def __init__(self, made: Assembler) -> None:
+        self._made = made
 
-    def assemble(self) -> None:
-        self._value(self._writer, self._column.avro, self._column)
+    def assemble(self, writer: AvroType, column: ValueColumn) -> None:
+        self._value(writer, column.avro, column)
+        self._made.pending += b"\n"
         self._made.finish()
 
-    def _value(self, writer: AvroType, reader: AvroType, column: ValueColumn) -> None:
-        """Into a column."""
-        if column.form is Form.JSON:
-            self._json(writer, reader)
-            self._made.emit(Code.TEXT, column.number)
+    def assemble_default(self, kind: AvroType, column: ValueColumn | None) -> None:
+        """The program for a default's data."""
+        self._value(kind, kind, column)
+        self._made.finish()
+
+    def _value(self, writer: AvroType, reader: AvroType, column: ValueColumn | None) -> None:
+        made = self._made
+        if column is not None and column.form is Form.JSON:
+            made.pending += b'{"j":'
+            self._value(writer, reader, None)
+            made.pending += b"}"
         elif writer.kind == "union":
-            self._made.union(writer, lambda branch: self._value(branch, reader, column))
-        elif column.form is Form.MAYBE:
-            branch = _branch(writer, reader)
-            if branch is None:
-                self._fail(_no_branch(writer, reader))
-                return
-            self._made.emit(Code.SET, column.number, int(branch.kind != "null"))
-            if branch.kind != "null":
-                self._value(writer, branch, column.children[0])
+            made.union(writer, lambda branch: self._value(branch, reader, column))
+        elif reader.kind == "union":
+            self._in_union(writer, reader, column)
         elif why := mismatch(writer, reader):
             self._fail(why)
-        elif column.form is Form.RECORD:
-            self._columns(writer, reader, column)
-        elif column.form in (Form.LIST, Form.MAP):
-            assert writer.item is not None
-            self._blocks(writer.item, column)
-        elif column.form is not Form.NOTHING:
+        elif reader.kind == "record" and column is None:
+            made.call((id(writer), id(reader)), lambda: self._called(writer, reader))
+        elif reader.kind == "record":
+            self._members(writer, reader, column)
+        elif writer.item is not None and reader.item is not None:
+            self._items(writer.item, reader.item, column, is_map=reader.kind == "map")
+        else:
             self._leaf(writer, reader, column)
+
+    def _in_union(self, writer: AvroType, union: AvroType, column: ValueColumn | None) -> None:
+        made, branch = self._made, _branch(writer, union)
+        if branch is None:
+            self._fail(_no_branch(writer, union))
+        elif column is None:
+            made.pending += b'{"%d":' % union.branches.index(branch)
+            self._value(writer, branch, None)
+            made.pending += b"}"
+        elif branch.kind == "null":
+            made.pending += b"null"
+        else:
+            child = column.children[0]
+            self._value(writer, child.avro, child)
 
     def _fail(self, why: str) -> None:
         made = self._made
@@ -199,23 +233,36 @@ class _Resolved:
         where = f"field {made.paths[-1]}: " if made.path else ""
         made.paths[-1] = where + shortened(why)
 
-    def _columns(self, writer: AvroType, reader: AvroType, column: ValueColumn) -> None:
-        matched = _matched(writer, reader)
+    def _called(self, writer: AvroType, reader: AvroType) -> None:
+        made, before = self._made, self._made.path
+        made.path = [str(reader).rpartition(".")[2]]
+        self._members(writer, reader, None)
+        made.path = before
+
+    def _members(self, writer: AvroType, reader: AvroType, column: ValueColumn | None) -> None:
+        """A record that both have."""
+        made, matched = self._made, _matched(writer, reader)
         if self._lacks(writer, reader, matched):
             return
         places = {at: place for place, at in enumerate(matched) if at is not None}
+        children: Sequence[ValueColumn | None] = [None] * len(matched) if column is None else column.children
+        separator = b"{"
         for at, (name, field) in enumerate(writer.fields):
-            if at not in places:
+            place = places.get(at)
+            made.pending += separator + (b'"":' if place is None else b'"%d":' % place)
+            separator = b","
+            made.path.append(name)
+            if place is None:
                 self._skip(field)
-                continue
-            self._made.path.append(name)
-            self._value(field, reader.fields[places[at]][1], column.children[places[at]])
-            self._made.path.pop()
+            else:
+                self._value(field, reader.fields[place][1], children[place])
+            made.path.pop()
         for place, there in enumerate(matched):
             if there is None:
-                child = column.children[place]
-                name, kind = reader.fields[place]
-                self._default(reader, name, kind, partial(self._value, kind, kind, child))
+                made.pending += separator + b'"%d":' % place
+                separator = b","
+                self._default(reader, place, children[place])
+        made.pending += b"}" if separator == b"," else b"{}"
 
     def _lacks(self, writer: AvroType, reader: AvroType, matched: list[int | None]) -> bool:
         """Fails at the first field that neither the writer nor a default has."""
@@ -225,171 +272,106 @@ class _Resolved:
                 return True
         return False
 
-    def _default(self, reader: AvroType, name: str, kind: AvroType, show: Callable[[], None]) -> None:
-        made = self._made
+    def _default(self, reader: AvroType, place: int, column: ValueColumn | None) -> None:
+        made, (name, kind) = self._made, reader.fields[place]
         made.path.append(name)
         try:
-            data = encode_default(kind, reader.defaults[name])
+            made.pending += _text_of(kind, encode_default(kind, reader.defaults[name]), column)
         except BadSchema as error:
             self._fail(f"the default {error}")
-        else:
-            made.emit(Code.DEFAULT, *made.literal(data))
-            show()
-            made.emit(Code.RESUME)
         made.path.pop()
 
-    def _blocks(self, item: AvroType, column: ValueColumn) -> None:
-        made, child = self._made, column.children[0]
+    def _items(self, writer: AvroType, reader: AvroType, column: ValueColumn | None, *, is_map: bool) -> None:
+        made, child = self._made, None if column is None else column.children[0]
 
-        def key() -> None:
-            if column.form is Form.MAP:
-                made.emit(Code.RAW, 1)
-                made.emit(Code.TEXT, column.number + 1)
+        def item() -> None:
+            if is_map:
+                made.pending += b'{"k":'
+                made.emit(Code.STRING)
+                made.pending += b',"v":'
+            self._value(writer, reader, child)
+            made.pending += b"}" * is_map
 
-        made.blocks(column.form is Form.MAP, lambda: self._value(item, child.avro, child), key)
-        made.emit(Code.CELL, column.number, 1)
+        made.blocks(False, item)
 
-    def _leaf(self, writer: AvroType, reader: AvroType, column: ValueColumn) -> None:
-        made, kind = self._made, reader.kind
-        if column.form is Form.CELL:
-            self._load(writer, reader)
-            per_day, factor = _DAYS.get((reader.logical or "").removeprefix("local-"), (0, 1))
-            if per_day:
-                made.emit(Code.BETWEEN, _FIRST_DAY * per_day, (_LAST_DAY + 1) * per_day - 1)
-            made.emit(Code.CELL, column.number, factor)
-        elif column.form is Form.DECIMAL:
-            limit = 10**reader.precision
-            code = Code.DECIMAL128 if kind == "bytes" else Code.DECIMAL128_FIXED
-            lower = limit & 0xFFFFFFFFFFFFFFFF
-            table = [limit >> 64, lower - (lower >> 63 << 64), reader.size]
-            made.table(made.emit(code, column.number) + 4, table)
-        elif reader.logical not in (None, "uuid"):  # times, and decimals of many digits
-            self._shown(writer, reader)
-            made.emit(Code.TEXT, column.number, 1)
+    def _leaf(self, writer: AvroType, reader: AvroType, column: ValueColumn | None) -> None:
+        """A value of types that match and contain no others."""
+        made, kind, form = self._made, reader.kind, None if column is None else column.form
+        if kind in ("float", "double") and (column is not None or writer.kind != kind):
+            if writer.kind in _FIXED_SIZES:
+                made.emit(Code.FIXED, _FIXED_SIZES[writer.kind])
+                return
+            quote = b"" if column is None else b'"'
+            made.pending += quote
+            self._integer(writer)
+            made.pending += quote
+        elif form in (Form.DECIMAL, Form.BYTES):
+            made.emit(Code.FIXED if kind == "fixed" else Code.BYTES, reader.size)
+        elif form in (Form.NUMBER, Form.TIME) or (kind == "long" and reader.logical is None):
+            self._integer(writer)
+        elif kind == "enum":
+            self._enum(writer, reader)
         else:
-            if kind == "enum":
-                self._enum(writer, reader, str.encode)
-            elif kind == "fixed":
-                made.emit(Code.RAW_FIXED, reader.size)
-            else:
-                made.emit(Code.RAW, int(kind == "string"))
-            made.emit(Code.TEXT, column.number)
+            made.leaf(reader)
 
-    def _load(self, writer: AvroType, reader: AvroType) -> None:
-        """Loads a boolean or a number as the reader has it."""
-        codes = {"int": Code.READ_INT, "long": Code.READ_LONG, "float": Code.READ_FLOAT, "double": Code.READ_DOUBLE}
-        self._made.emit(codes.get(writer.kind, Code.READ_BOOLEAN))
-        if writer.kind == reader.kind:
-            return
-        if writer.kind == "float":
-            self._made.emit(Code.FLOAT_TO_DOUBLE)
-        elif reader.kind in ("float", "double"):
-            self._made.emit(Code.LONG_TO_FLOAT if reader.kind == "float" else Code.LONG_TO_DOUBLE)
+    def _integer(self, writer: AvroType) -> None:
+        self._made.emit(Code.INT if writer.kind == "int" else Code.LONG)
 
-    def _shown(self, writer: AvroType, reader: AvroType) -> None:
-        """JSON texts, of types that match and contain no others."""
-        if reader.kind == "enum":
-            self._enum(writer, reader, quoted)
-        elif reader.kind in ("float", "double"):
-            self._load(writer, reader)
-            self._made.leaf(reader, Code.LOADED)
-        elif writer.kind == "int" and reader.kind == "long":
-            # The data must be an int; a long with a logical type is a time or timestamp.
-            if reader.logical:
-                self._made.emit(Code.READ_INT)
-                self._made.leaf(reader, Code.LOADED)
-            else:
-                self._made.emit(Code.INT)
-        else:
-            self._made.leaf(reader)
-
-    def _enum(self, writer: AvroType, reader: AvroType, text: Callable[[str], bytes]) -> None:
+    def _enum(self, writer: AvroType, reader: AvroType) -> None:
         there = set(reader.symbols)
         chosen = [symbol if symbol in there else reader.default for symbol in writer.symbols]
-        self._made.enum(None if symbol is None else text(symbol) for symbol in chosen)
+        self._made.enum(None if symbol is None else quoted(symbol) for symbol in chosen)
 
-    def _json(self, writer: AvroType, reader: AvroType) -> None:
-        made = self._made
-        if writer.kind == "union":
-            made.union(writer, lambda branch: self._json(branch, reader))
-            return
-        if reader.kind == "union":
-            branch = _branch(writer, reader)
-            if branch is None:
-                self._fail(_no_branch(writer, reader))
-                return
-            reader = branch
-        if why := mismatch(writer, reader):
-            self._fail(why)
-        elif reader.kind == "record":
-            made.call((id(writer), id(reader)), lambda: self._members(writer, reader))
-        elif writer.item is not None and reader.item is not None:
-            items = writer.item, reader.item
-            made.blocks(reader.kind == "map", lambda: self._json(*items))
-        else:
-            self._shown(writer, reader)
-
-    def _members(self, writer: AvroType, reader: AvroType) -> None:
-        made, before = self._made, self._made.path
-        made.path = [str(reader).rpartition(".")[2]]
-        matched = _matched(writer, reader)
-        if not self._lacks(writer, reader, matched):
-            read = [at for at in matched if at is not None]
-            in_order = read == sorted(read)
-            if not in_order:
-                for _, field in writer.fields:
-                    made.emit(Code.NOTE)
-                    self._skip(field)
-                made.emit(Code.NOTE)
-            made.pending += b"{"
-            done, count = 0, len(writer.fields)
-            for place, ((name, field), at) in enumerate(zip(reader.fields, matched, strict=True)):
-                if at is not None and in_order:
-                    self._skip_fields(writer, done, at)
-                    done = at + 1
-                made.pending += (b"," if place else b"") + quoted(name) + b":"
-                if at is None:
-                    self._default(reader, name, field, partial(self._json, field, field))
-                    continue
-                if not in_order:
-                    made.emit(Code.SEEK, count - at)
-                made.path.append(name)
-                self._json(writer.fields[at][1], field)
-                made.path.pop()
-            made.pending += b"}"
-            if in_order:
-                self._skip_fields(writer, done, count)
-            else:
-                made.emit(Code.SEEK, 0)
-                made.emit(Code.DROP, count + 1)
-        made.path = before
-
-    def _skip_fields(self, writer: AvroType, start: int, end: int) -> None:
-        for _, field in writer.fields[start:end]:
-            self._skip(field)
+    # What the reader lacks: any JSON, and no more is checked of it than its length.
 
     def _skip(self, writer: AvroType) -> None:
-        """Nothing is shown; what is pending comes before it."""
-        made = self._made
-        kind = writer.kind
+        made, kind = self._made, writer.kind
         if kind == "union":
             made.union(writer, self._skip)
         elif kind == "record":
-            made.call(id(writer), lambda: self._skip_fields(writer, 0, len(writer.fields)))
+            made.call(id(writer), lambda: self._skip_fields(writer))
         elif writer.item is not None:
-            item = writer.item
-            made.blocks(kind == "map", lambda: self._skip(item), self._skip_key if kind == "map" else lambda: None)
+            self._skip_items(writer.item, is_map=kind == "map")
+        elif kind == "null":
+            made.pending += b"null"
         elif kind in ("string", "bytes"):
-            made.emit(Code.SKIP_BYTES)
+            made.emit(Code.BYTES)
         elif kind in ("int", "long", "enum"):
-            made.emit(Code.READ_LONG)
-        elif size := _FIXED_SIZES.get(kind, writer.size):
-            made.emit(Code.SKIP, size)
+            made.emit(Code.LONG)
+        else:
+            made.emit(Code.FIXED, _FIXED_SIZES.get(kind, writer.size))
 
-    def _skip_key(self) -> None:
-        self._made.emit(Code.SKIP_BYTES)
+    def _skip_items(self, item: AvroType, *, is_map: bool) -> None:
+        def skip_item() -> None:
+            if is_map:
+                self._made.emit(Code.BYTES)
+                self._made.pending += b","
+            self._skip(item)
+
+        self._made.blocks(False, skip_item)
+
+    def _skip_fields(self, writer: AvroType) -> None:
+        made = self._made
+        made.pending += b"["
+        for at, (_, field) in enumerate(writer.fields):
+            made.pending += b"," * (at > 0)
+            self._skip(field)
+        made.pending += b"]"
 
 
-def _no_branch(writer: AvroType, union: AvroType) -> str:
-    branches = [why for branch in union.branches if (why := mismatch(writer, branch)) and branch.kind != "null"]
-    return branches[0] if len(branches) == 1 else f"{writer} is none of the types of the union"
+def _text_of(kind: AvroType, data: bytes, column: ValueColumn | None) -> bytes:
+    """The text of a default, whose data these are. BadSchema if it is too large."""
+    programs, room = Programs(), Room(_ROOM)
+    entry = programs.add(lambda made: _Resolved(made).assemble_default(kind, column))
+    results = np.empty((5, 1), np.int64)
+    columns = np.array([[0], [len(data)], [entry]], np.int64)
+    while True:
+        rows, end = avro_kernel.run(
+            *programs.arrays, POWERS, data, columns, 0, 1, room.texts, 0, results, room.stack, room.scratch
+        )
+        if rows:
+            break
+        room.grow()
+    if results[2, 0]:
+        raise BadSchema("is too large")
+    return room.texts[:end].tobytes()

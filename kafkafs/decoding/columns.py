@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 
     from kafkafs.decoding.avro_program import Programs
     from kafkafs.decoding.avro_resolution import ValueColumn
+    from kafkafs.decoding.rooms import Room
     from kafkafs.schemas.registry import SchemaLookup
 
     Int64s = NDArray[np.int64]
@@ -26,52 +26,6 @@ from kafkafs.decoding.schema_plans import SchemaPlans
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5
-# Records, arrays and maps within each other, and JSON's arrays and objects.
-MAX_DEPTH: Final = 500
-
-
-class Room:
-    """Memory of one thread: for texts, which grows for a text that does not fit, and for the kernel."""
-
-    __slots__ = ("scratch", "stack", "tape", "taped", "texts")
-
-    def __init__(self, size: int, tape: int = 0) -> None:
-        self.texts: NDArray[np.uint8] = np.empty(size, np.uint8)
-        self.tape: Int64s = np.empty(tape, np.int64)  # `taped` numbers: columns' values (avro_resolution)
-        self.taped = 0
-        self.stack: Int64s = np.empty(4 * (MAX_DEPTH + 1), np.int64)
-        self.scratch: Int64s = np.empty(2052, np.int64)
-
-    def grow(self) -> None:
-        """Four times the room; what is in it is lost."""
-        self.texts = np.empty(4 * len(self.texts), np.uint8)
-        self.tape = np.empty(4 * len(self.tape), np.int64)
-
-    def append(self, position: int, data: bytes) -> int:
-        """The position after `data`; -1 if it does not fit."""
-        end = position + len(data)
-        if end > len(self.texts):
-            return -1
-        self.texts[position:end] = memoryview(data)
-        return end
-
-
-class Rooms:
-    """Each thread's room, kept between calls unless it has grown large. Threads can share it."""
-
-    def __init__(self, size: int, most_kept: int) -> None:
-        self._size, self._most_kept = size, most_kept
-        self._local = threading.local()
-
-    def take(self) -> Room:
-        """This thread's room, which nobody else gets until `keep`: a lookup may cause rendering within rendering."""
-        room: Room | None = self._local.__dict__.pop("room", None)
-        return Room(self._size) if room is None else room
-
-    def keep(self, room: Room) -> None:
-        """Gives it back."""
-        if len(room.texts) <= self._most_kept:
-            self._local.room = room
 
 
 class Decoded(NamedTuple):
@@ -92,7 +46,7 @@ class ColumnDecoder:
     def __init__(
         self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
     ) -> None:
-        """With `reader` the values go to its columns, on the room's tape, and not to texts."""
+        """With `reader` the texts are in the shape of its columns (`avro_resolution`)."""
         self._programs = programs
         self._plans = SchemaPlans(schemas, subject, programs, reader)
 
@@ -125,9 +79,9 @@ class ColumnDecoder:
         unknown = self._find_guids(guids, starts, lengths, ids, columns)
         others = others or bool(guids)
         results = np.empty((5, count), np.int64)
-        rows, position, room.taped = avro_kernel.run(
+        rows, position = avro_kernel.run(
             *self._programs.arrays, POWERS, buffer, columns, 0, count, room.texts, position, results,
-            room.stack, room.scratch, room.tape,
+            room.stack, room.scratch,
         )  # fmt: skip
         texts, errors = results[:2], {row: error for row, error in unknown.items() if row < rows}
         for found in np.flatnonzero(results[2, :rows]).tolist():

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkafs.decoding.avro_program import Programs
-from kafkafs.decoding.columns import ColumnDecoder, Decoded, Room, Rooms
+from kafkafs.decoding.columns import ColumnDecoder, Decoded
 from kafkafs.decoding.guid_headers import find_guids
+from kafkafs.decoding.rooms import Room, Rooms
 from kafkafs.formats import program, render_kernel
 from kafkafs.formats.format import Format
 from kafkafs.formats.program import Code, Operation

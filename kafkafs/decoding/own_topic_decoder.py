@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kafkafs.decoding.columns import Decoded, Room
+from kafkafs.decoding.columns import Decoded
 from storage.format.block import RecordColumn
 from storage.format.messages import messages
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
+
+    from kafkafs.decoding.rooms import Room
 
     Int64s = NDArray[np.int64]
     Texts = tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]

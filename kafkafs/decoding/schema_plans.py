@@ -45,7 +45,7 @@ class SchemaPlans:
     def __init__(
         self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
     ) -> None:
-        """With `reader` the programs put the values into its columns, and there are none but of Avro."""
+        """With `reader` the programs show values in the shape of its columns, and there are none but of Avro."""
         self._schemas, self._subject, self._programs, self._reader = schemas, subject, programs, reader
         self._lock = threading.Lock()
         self._plans: dict[int | bytes, SchemaPlan] = {}  # by id or GUID

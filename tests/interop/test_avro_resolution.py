@@ -11,7 +11,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from kafkafs.arrow.typed_values import TypedColumn
+from kafkafs.arrow.avro_columns import AvroColumn
 from kafkafs.decoding import columns
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
@@ -29,7 +29,7 @@ WRITER, READER = 1, 2
 def read(made, rows):
     writer, reader = made.texts
     schemas = SchemaTable(Schema(WRITER, AVRO, writer), Schema(READER, AVRO, reader))
-    column = TypedColumn(schemas, "t-value", parse_avro(Schema(READER, AVRO, reader), schemas))
+    column = AvroColumn(schemas, "t-value", parse_avro(Schema(READER, AVRO, reader), schemas))
     values, ids, errors = column.read(pa.array([framed(row, WRITER) for row in rows], pa.binary()), {})
     assert ids.tolist() == [WRITER] * len(rows)
     assert values.type == column.type

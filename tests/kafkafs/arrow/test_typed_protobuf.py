@@ -15,7 +15,7 @@ import pyarrow as pa
 from google.protobuf import json_format, message_factory
 
 import kafkafs
-from kafkafs.arrow.typed_values import ProtobufColumn
+from kafkafs.arrow.protobuf_columns import ProtobufColumn
 from kafkafs.decoding import protobuf
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.proto_any import is_repeated

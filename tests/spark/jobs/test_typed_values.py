@@ -126,6 +126,34 @@ def test_every_type(tmp_path):
     assert row["value"] == written | shown_otherwise
 
 
+def test_a_column_of_nothing_is_a_column_of_texts(tmp_path):
+    """Parquet has no type null that every reader knows; in lists and maps the nulls are counted."""
+    schema = record_schema(
+        ("nothing", "null"), ("list", {"type": "array", "items": "null"}), ("map", {"type": "map", "values": "null"})
+    )
+    value = {"nothing": None, "list": [None, None], "map": {"a": None}}
+    log = a_log(tmp_path, [encoded(1, schema, value)], schema)
+    kinds = {"nothing": pa.string(), "list": pa.list_(pa.string()), "map": pa.map_(pa.string(), pa.string())}
+    read = TypedValues(typed_form((log,), None, [TP], None))
+    assert read.type == pa.struct(list(kinds.items()))
+    assert [row["value"] for row in typed(log, [encoded(1, schema, value)])] == [value | {"map": [("a", None)]}]
+
+
+def test_a_union_that_is_nested_deeply(tmp_path):
+    """Where one has too many levels for JSON, the value is an error, and those beside it are read."""
+    schema = record_schema(("either", ["null", "string", "R"]))
+
+    def levels(count):
+        return framed(1, b"\4" * count + b"\0")
+
+    values = [levels(3), levels(450), levels(2)]
+    rows = typed(a_log(tmp_path, values, schema), values)
+    texts = ['{"either":{"either":{"either":null}}}', None, '{"either":{"either":null}}']
+    assert [row["value"] and row["value"]["either"] for row in rows] == texts
+    assert [row["value_bytes"] for row in rows] == [None, levels(450), None]
+    assert rows[1]["decode_error"] == "schema 1 does not fit the data: it is nested too deeply"
+
+
 def test_what_a_column_cannot_express(tmp_path):
     """A year beyond Python's, a decimal of more digits than its type: the value stays as bytes, the others are read."""
     schema = record_schema(("when", {"type": "long", "logicalType": "timestamp-millis"}))
@@ -134,7 +162,7 @@ def test_what_a_column_cannot_express(tmp_path):
     assert [row["value"] is None for row in rows] == [False, True, False]
     assert rows[1]["value_bytes"] == bad
     assert rows[1]["decode_error"] == (
-        "schema 1 does not fit the data: a number is beyond what its column can express in field when, at byte 15"
+        "schema 1 does not fit the data: a number is beyond what its column can express in field when"
     )
 
 

@@ -1,0 +1,190 @@
+"""Values of a Protobuf schema's first message type → a typed Arrow column: the JSON that `decoded.jsonl` shows, read as
+one schema."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from kafkafs.arrow.spans import spans
+from kafkafs.decoding import proto_program, protobuf
+from kafkafs.decoding.avro_resolution import MOST_COLUMNS
+from kafkafs.decoding.avro_schema import BadSchema
+from kafkafs.decoding.columns import HEADER_SIZE
+from kafkafs.decoding.decoded_jsonl import TextDecoder
+from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE
+from kafkafs.decoding.message_indexes import BadIndexes
+from kafkafs.decoding.proto_any import is_repeated
+from kafkafs.schemas.registry import PROTOBUF
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from kafkafs.schemas.registry import Reference, Schema, SchemaLookup
+
+    Int64s = NDArray[np.int64]
+
+
+class _Converter(NamedTuple):
+    """How a field is read from JSON. `unset`: its value where JSON does not name it."""
+
+    type: pa.DataType
+    read: Callable[[Any], Any]
+    unset: Any = None
+
+
+class ProtobufColumn:
+    """Reads the values of a topic as the first message type of a schema. Not thread-safe.
+
+    Fields that are not set have their default, or null where Protobuf tells that from the default. Timestamps are in
+    microseconds, rounded down. JSON text: Duration, Struct, Value, ListValue, Any and messages without fields.
+    """
+
+    def __init__(self, schemas: SchemaLookup, subject: str, reader: Schema) -> None:
+        """BadSchema if columns cannot express the type."""
+        kind = protobuf.decoder(reader, schemas).message_type((0,))
+        self._columns = 0
+        self._root = self._message(kind, frozenset())
+        self._schemas = _ReadAs(schemas, reader, kind.full_name)
+        self._decoder = TextDecoder(self._schemas, subject)
+        self.type = self._root.type
+        if not pa.types.is_struct(self.type):
+            raise BadSchema(f"the message type {kind.full_name} has no fields")
+
+    def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
+        """As `AvroColumn.read`."""
+        plain, starts, lengths = spans(column)
+        texts, ends, ids, errors = self._decoder.decode(plain, starts, lengths, guids)
+        for row in np.flatnonzero(lengths >= 0).tolist():
+            start, here = int(starts[row]) + HEADER_SIZE, int(ids[row])
+            first = guids[row][GUID_HEADER_SIZE:] if row in guids else bytes(plain[start : start + 2])
+            if here < 0:
+                errors.setdefault(row, "it is not in the wire format")
+            elif here in self._schemas.others:
+                errors[row] = self._schemas.others[here]
+            elif first[:1] != b"\0" and first[:2] != b"\2\0" and (first or row not in guids):
+                errors[row] = f"it is not of the first message type of schema {here}"
+        data, begins = texts.tobytes(), np.concatenate(([0], ends[:-1])).tolist()
+        there = [row for row in np.flatnonzero(lengths >= 0).tolist() if row not in errors]
+        read = json.loads(b"[%b]" % b",".join(data[begins[row] : int(ends[row])] for row in there))
+        values: list[Any] = [None] * len(column)
+        for row, value in zip(there, read, strict=True):
+            values[row] = self._root.read(value)
+        return pa.array(values, self.type), ids, errors
+
+    def _field(self, field: Any, within: frozenset[str]) -> _Converter:
+        self._columns += 1
+        if self._columns > MOST_COLUMNS:
+            raise BadSchema(f"it has more than {MOST_COLUMNS} columns")
+        below = field.message_type
+        if below is not None and below.GetOptions().map_entry:
+            key, value = (self._field(below.fields_by_name[name], within) for name in ("key", "value"))
+            return _Converter(
+                pa.map_(key.type, value.type),
+                lambda found: [(key.read(name), value.read(one)) for name, one in found.items()],
+                [],
+            )
+        one = self._one(field, within)
+        if is_repeated(field):
+            return _Converter(pa.list_(one.type), lambda found: [one.read(item) for item in found], [])
+        return one._replace(unset=None) if field.has_presence else one
+
+    def _one(self, field: Any, within: frozenset[str]) -> _Converter:
+        if field.message_type is not None:
+            return self._message(field.message_type, within)
+        if field.enum_type is not None:
+            if field.enum_type.full_name == "google.protobuf.NullValue":
+                return _JSON
+            return _Converter(pa.string(), str, field.enum_type.values[0].name)
+        return _PROTOBUF[field.type]
+
+    def _message(self, kind: Any, within: frozenset[str]) -> _Converter:
+        if kind.full_name in within:
+            raise BadSchema(f"{kind.full_name} contains itself")
+        match proto_program.kind_of(kind):
+            case proto_program.Kind.TIMESTAMP:
+                return _Converter(pa.timestamp("us", tz="UTC"), datetime.fromisoformat)
+            case proto_program.Kind.WRAPPER:
+                return self._one(kind.fields_by_name["value"], within)
+            case proto_program.Kind.MESSAGE if kind.fields:
+                fields = [(field.name, self._field(field, within | {kind.full_name})) for field in kind.fields]
+                return _Converter(
+                    pa.struct([pa.field(name, field.type) for name, field in fields]),
+                    lambda found: {
+                        name: field.read(found[name]) if name in found else field.unset for name, field in fields
+                    },
+                )
+        return _JSON
+
+
+class _ReadAs:
+    """Schemas of which those of one Protobuf message type are answered with `reader`. `others`: ids of the rest, and
+    why their values cannot be read so. For one thread."""
+
+    def __init__(self, schemas: SchemaLookup, reader: Schema, name: str) -> None:
+        self._schemas, self._reader, self._name = schemas, reader, name
+        self.others: dict[int, str] = {}
+
+    def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
+        return self._as_reader(self._schemas.by_id(schema_id, subject))
+
+    def by_guid(self, guid: bytes) -> Schema | None:
+        return self._as_reader(self._schemas.by_guid(guid))
+
+    def referenced(self, reference: Reference) -> Schema | None:
+        return self._schemas.referenced(reference)
+
+    def by_message_type(self, name: str) -> Schema | None:
+        return self._schemas.by_message_type(name)
+
+    def _as_reader(self, found: Schema | None) -> Schema | None:
+        if found is None:
+            return None
+        kind = shortened(found.schema_type)
+        if found.schema_type == PROTOBUF:
+            try:
+                kind = protobuf.decoder(found, self._schemas).message_type((0,)).full_name
+            except (BadSchema, BadIndexes) as error:
+                kind = shortened(str(error))
+            if kind == self._name:
+                return replace(self._reader, schema_id=found.schema_id)
+        self.others[found.schema_id] = f"schema {found.schema_id} is of the type {kind}, not {self._name}"
+        return found
+
+
+def _is_true(found: Any) -> bool:
+    return found in (True, "true")  # a map's key is a text
+
+
+_JSON: Final = _Converter(pa.string(), partial(json.dumps, ensure_ascii=False, separators=(",", ":")))
+_INT32: Final = _Converter(pa.int32(), int, 0)
+_INT64: Final = _Converter(pa.int64(), int, 0)
+_PROTOBUF: Final[dict[int, _Converter]] = {  # by FieldDescriptorProto.Type
+    1: _Converter(pa.float64(), float, 0.0),
+    2: _Converter(pa.float32(), float, 0.0),
+    3: _INT64,
+    4: _Converter(pa.decimal128(20, 0), Decimal, Decimal(0)),
+    5: _INT32,
+    6: _Converter(pa.decimal128(20, 0), Decimal, Decimal(0)),
+    7: _INT64,
+    8: _Converter(pa.bool_(), _is_true, False),
+    9: _Converter(pa.string(), str, ""),
+    12: _Converter(pa.binary(), b64decode, b""),
+    13: _INT64,
+    15: _INT32,
+    16: _INT64,
+    17: _INT32,
+    18: _INT64,
+}
