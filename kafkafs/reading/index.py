@@ -10,11 +10,13 @@ from collections import OrderedDict
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from cachetools import LRUCache
 
 from kafkafs.reading.extent import Extent, epoch_of
 from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.pieces import Pieces
 from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.store import NO_MARKER, Marker, Store
 from kafkafs.reading.workbench import Rendition
@@ -74,6 +76,7 @@ class ViewIndex:
         self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
         self._stretches: LRUCache[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent]
         self._stretches = LRUCache(KEPT_STRETCHES)
+        self._saved: WeakKeyDictionary[Extent, Pieces] = WeakKeyDictionary()  # what `keep` has kept last
 
     def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
         """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""
@@ -168,10 +171,12 @@ class ViewIndex:
     def keep(self) -> None:
         """Keeps on disk what was measured of active segments: their logs may not be written any longer."""
         with self._lock:
-            measured = list(self._whole.values())
-        for extent in measured:
-            if not extent.kept:
-                self._save(extent)
+            measured = [(extent, extent.pieces) for extent in self._whole.values() if not extent.kept]
+            changed = [(extent, pieces) for extent, pieces in measured if self._saved.get(extent) is not pieces]
+        for extent, pieces in changed:
+            if self._save(extent):
+                with self._lock:
+                    self._saved[extent] = pieces
 
     def status(self) -> dict[str, Any]:
         """For @status.json: what is held, and the scans in progress."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -21,6 +22,7 @@ from storage.errors import error_text
 _log = logging.getLogger(__name__)
 
 _KEPT_PART: Final = 0.9  # of `max_bytes`, after making room
+_MOST_DIGITS: Final = 18
 
 
 def cache_directory(name: str) -> Path:
@@ -33,7 +35,9 @@ def cache_directory(name: str) -> Path:
 class CacheFiles:
     """The files of one kind, told by `suffix`. Thread-safe. Errors of the directory are never raised.
 
-    `is_used`: False where another user could write such files: what they say of a log would be believed, and wrong.
+    `max_bytes` is the limit of what all processes keep there together: what they have written is counted in a file of
+    its own. `is_used`: False where another user could write such files: what they say of a log would be
+    believed, and wrong.
     """
 
     def __init__(self, directory: Path, suffix: str, max_bytes: int) -> None:
@@ -44,7 +48,7 @@ class CacheFiles:
         self.is_used = _is_private(directory)
         # guarded by the lock
         self._lock = threading.Lock()
-        self._used_bytes: int | None = None
+        self._used_bytes = 0
         self._complained = False
 
     def path(self, key: bytes) -> Path:
@@ -63,25 +67,44 @@ class CacheFiles:
             os.utime(self.path(key))
 
     def write(self, key: bytes, data: bytes) -> None:
-        """Keeps `data` for a key, if possible."""
+        """Keeps `data` for a key, if possible. What is there already is only marked as used."""
+        if self.read(key) == data:
+            self.used(key)
+            return
         with self._lock:
             try:
                 if not self.is_used:
                     raise PermissionError(errno.EACCES, "other users can write there")
-                self._make_room_locked(len(data))
-                self._write_locked(self.path(key), data)
+                self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._count_locked(self.path(key), len(data))
+                self._write(self.path(key), data)
             except OSError as error:
                 if not self._complained:
                     _log.warning("nothing can be kept in %s: %s", self.directory, error_text(error))
                     self._complained = True
 
     def used_bytes(self) -> int:
-        """The size of the files as of the last change."""
+        """The size of all processes' files as of the last change that this one has made."""
         with self._lock:
-            return self._used_bytes or 0
+            return self._used_bytes
 
-    def _write_locked(self, path: Path, data: bytes) -> None:
-        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    def _count_locked(self, path: Path, size: int) -> None:
+        """Makes room for a file of this size, and counts it in place of the one that is there."""
+        with open(self.directory / f"total-{self.suffix[1:]}", "r+b", opener=_private) as total:
+            # A process that was stopped may hold it for ever, and there are file systems without locks. Two that count
+            # at the same moment may forget what one of them adds, until the limit is reached and all files are counted.
+            with contextlib.suppress(OSError):
+                fcntl.flock(total, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            text = total.read(_MOST_DIGITS)
+            used = int(text) - _size(path) + size if text.isdigit() else None
+            if used is None or used > self.max_bytes:
+                used = self._make_room(size) - _size(path) + size
+            self._used_bytes = used
+            total.seek(0)
+            total.truncate()
+            total.write(str(used).encode())
+
+    def _write(self, path: Path, data: bytes) -> None:
         partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
         try:
             with open(partial, "wb", opener=_private) as file:
@@ -91,13 +114,11 @@ class CacheFiles:
             with contextlib.suppress(OSError):
                 partial.unlink()
             raise
-        self._used_bytes = (self._used_bytes or 0) + len(data)
 
-    def _make_room_locked(self, size: int) -> None:
-        if self._used_bytes is not None and self._used_bytes + size <= self.max_bytes:
-            return
+    def _make_room(self, size: int) -> int:
+        """Removes what was used longest ago if there is not as much room; the size of what stays."""
         files = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
+        with os.scandir(self.directory) as entries:
             for entry in entries:
                 if self.suffix not in entry.name:  # also what a killed process has left of a file
                     continue
@@ -112,7 +133,14 @@ class CacheFiles:
                 with contextlib.suppress(FileNotFoundError):
                     Path(path).unlink()
                 used -= freed
-        self._used_bytes = used
+        return used
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _is_private(directory: Path) -> bool:
@@ -134,4 +162,4 @@ def _is_private(directory: Path) -> bool:
 
 
 def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags | os.O_CREAT, 0o600)
