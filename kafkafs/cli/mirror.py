@@ -98,6 +98,7 @@ def mirror(
     kafkafs mirror /var/kafka /backup/kafka 'orders*' --follow
     kafkafs mirror /var/kafka /backup/kafka --until 2026-11-20T10:15 --manifest /backup/kafka.json
     """
+    from storage.backup.directory_copy import DirectoryCopy
     from storage.backup.mirror import Mirror
     from storage.files import manifest
     from storage.files.disk import RealDisk
@@ -113,7 +114,7 @@ def mirror(
     with owned_dir(dest, unclosed, create=True) as owned:
         with progress_bar() as progress:
             wanted = partial(_wanted, tp=tp, follow=follow)
-            copy = Mirror(source, owned, wanted, progress, force, until_ms, renamed, recorder)
+            copy = Mirror(source, DirectoryCopy(owned, force), wanted, progress, until_ms, renamed, recorder)
             copy.run()
         if follow:
             _follow(copy, owned)

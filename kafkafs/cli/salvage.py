@@ -47,7 +47,7 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
     kafkafs salvage /var/kafka orders/3 --to /tmp/rescued
     kafkafs verify /tmp/rescued
     """
-    from storage.backup.mirror import make_topics
+    from storage.backup.directory_copy import make_topics
     from storage.log.segment_gaps import is_cleaned
     from storage.upkeep.salvage import salvage as run
 

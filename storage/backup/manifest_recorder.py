@@ -109,6 +109,11 @@ class ManifestRecorder:
             name = self._names[topic] = renamed.get(topic, topic)
             self._topics[name] = ManifestTopic(topic, info.topic_id, info.partition_count, dict(info.overrides))
 
+    def known_topic_id(self, topic: str) -> str | None:
+        """The id that the previous manifest has of a topic of the copy; None where it has none."""
+        listed = None if self.previous is None else self.previous.topics.get(topic)
+        return None if listed is None else listed.topic_id
+
     def see_groups(self, source: LogDir, until_ms: int | None) -> None:
         """Notes what groups have committed in the source now, or had committed at a moment. What cannot be read is left
         out; `kafkafs groups` reports it."""

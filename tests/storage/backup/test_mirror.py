@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from storage.append.appender import Appender
+from storage.backup.directory_copy import DirectoryCopy
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Mirror
 from storage.backup.record_digests import LogDiff, diff_records
@@ -56,7 +57,7 @@ def everything(log_dir):
 
 
 def mirrored(source, target):
-    mirror = Mirror(LogDir.open_read_only(source), target, everything)
+    mirror = Mirror(LogDir.open_read_only(source), DirectoryCopy(target), everything)
     mirror.run()
     return mirror
 
@@ -193,12 +194,12 @@ def test_the_files_are_those_of_the_broker(tmp_path, monkeypatch, fixture, name)
     """Under the topic's configuration, byte for byte, wherever windows end and flushes begin."""
     topic, _, partition = name.rpartition("-")
     described = topics_of(fixture)[topic]
-    monkeypatch.setattr("storage.backup.mirror.WINDOW_BYTES", 3000)
-    monkeypatch.setattr("storage.backup.mirror.FLUSH_BYTES", 10_000)
+    monkeypatch.setattr("storage.backup.directory_copy.WINDOW_BYTES", 3000)
+    monkeypatch.setattr("storage.backup.directory_copy.FLUSH_BYTES", 10_000)
     tp = TopicPartition(topic, int(partition))
     target = opened(tmp_path / "copy", disk=RealDisk())
     target.create_topic(topic, tp.partition + 1, {key: str(value) for key, value in described["config"].items()})
-    mirror = Mirror(LogDir.open_read_only(FIXTURES / fixture / "log"), target, lambda _: [tp])
+    mirror = Mirror(LogDir.open_read_only(FIXTURES / fixture / "log"), DirectoryCopy(target), lambda _: [tp])
     mirror.run()
     assert mirror.results[tp].error is None
     close_clean(target)
@@ -206,7 +207,7 @@ def test_the_files_are_those_of_the_broker(tmp_path, monkeypatch, fixture, name)
 
 
 def test_a_flush_that_fails_is_reported(source, tmp_path, monkeypatch):
-    monkeypatch.setattr("storage.backup.mirror.FLUSH_BYTES", 1)
+    monkeypatch.setattr("storage.backup.directory_copy.FLUSH_BYTES", 1)
     disk = FaultyDisk(tmp_path)
     owned = opened(tmp_path / "target", disk=disk)
     owned.create_topic("t", 2)
@@ -229,7 +230,7 @@ def backed_up(source, owned, file, *, disk=None, until_ms=None, renamed=None, pr
     """As `kafkafs mirror --manifest`: copied, closed, listed. Returns what the copy had already."""
     recorder = ManifestRecorder(manifests.read(file))
     mirror = Mirror(
-        LogDir.open_read_only(source), owned, everything, progress or NoProgress(),
+        LogDir.open_read_only(source), DirectoryCopy(owned), everything, progress or NoProgress(),
         until_ms=until_ms, renamed=renamed or {}, recorder=recorder,
     )  # fmt: skip
     mirror.run()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.backup.directory_copy import DirectoryCopy
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Mirror
 from storage.files.manifest import encode, parse
@@ -41,7 +42,7 @@ def mirrored(tmp_path):
     owned = opened(tmp_path / "copy")
     owned.create_topic("t", 2, {"segment.bytes": "400"}, start_offsets={1: 50})
     source, recorder = LogDir.open_read_only(tmp_path / "source"), ManifestRecorder()
-    mirror = Mirror(source, owned, lambda log_dir: log_dir.all_partitions(), recorder=recorder)
+    mirror = Mirror(source, DirectoryCopy(owned), lambda log_dir: log_dir.all_partitions(), recorder=recorder)
     mirror.run()
     assert not [result.error for result in mirror.results.values() if result.error is not None]
     close_clean(owned)
