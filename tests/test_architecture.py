@@ -72,8 +72,8 @@ PACKAGES = {
     "kafkafs.reading": ("storage.format", "storage.files", "storage.log", "storage.latest", "kafkafs.formats"),
     # What Python programs and Spark's source have in common: no pyspark here.
     "kafkafs.arrow": (
-        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.latest", "kafkafs.formats",
-        "kafkafs.schemas", "kafkafs.decoding", "kafkafs.reading",
+        "storage.format", "storage.files", "storage.tier", "storage.log", "storage.latest", "kafkafs.schemas",
+        "kafkafs.decoding", "kafkafs.reading",
     ),
     "kafkafs.replay": ("storage.format", "kafkafs.schemas"),
     "kafkafs.writing": (
@@ -82,7 +82,7 @@ PACKAGES = {
     ),
     "kafkafs.spark": (
         "storage.format", "storage.files", "storage.tier", "storage.log", "storage.append", "storage.staged_writes",
-        "storage.directory", KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.arrow",
+        "storage.directory", KAFKAFS_GROUND, "kafkafs.schemas", "kafkafs.reading", "kafkafs.arrow",
     ),
     "kafkafs.tree": (
         "storage.format", "storage.files", "storage.log", "storage.append", "storage.latest",

@@ -26,8 +26,8 @@ from kafkafs.arrow.arguments import (
 from kafkafs.arrow.keywords import checked_keywords, nearest
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
 from kafkafs.arrow.scan import TYPED, Part, Progress, Scan, Skipped, Source, lose, require_pyarrow
-from kafkafs.arrow.split_reader import Split
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question
+from kafkafs.reading.split_reader import Split
 from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, TierUnavailable, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.files.opening import real_place

@@ -11,27 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import numpy as np
-
 from kafkafs.arrow import NOT_PICKLED
 from kafkafs.arrow.keywords import check_keywords
 from kafkafs.arrow.log_dirs import LogDirs
-from kafkafs.arrow.split_reader import Split, read_split
-from kafkafs.formats.txt import Txt
-from kafkafs.reading.index import ViewIndex
-from kafkafs.reading.pieces import BASE_OFFSET, GREATEST, LEAST
 from kafkafs.reading.range_names import TimeBetween
 from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter
-from kafkafs.reading.store import LEAST_BYTES, Store, default_directory
-from kafkafs.reading.workbench import Rendition
-from kafkafs.reading.workers import Workers
+from kafkafs.reading.split_reader import Split, read_split
 from storage.errors import OffsetOutOfRange, StorageError
 from storage.format.decoder import Decoder
 from storage.log.counting import count_messages
@@ -47,74 +38,7 @@ if TYPE_CHECKING:
     from kafkafs.arrow.typed_values import TypedForm, TypedValues
     from storage.format.block import BatchDamage, RecordBlock
     from storage.log.log_dir import LogDir
-    from storage.log.segment import Segment
     from storage.log.snapshot import LogSnapshot
-
-
-# Where in a log messages of a time may be, by the view index: the least and greatest timestamp of each half MiB.
-#
-# Kafka's own time index says only up to where no message is as late as a time. How early later messages may be, nobody
-# has written down: a record's timestamp may be any. So a range of times that ends would have to be read to the log's
-# end. Segments are measured instead, which takes as long as reading them; what is measured is kept in the user's cache
-# directory, and shared with mounts.
-
-_KEPT_BYTES: Final = 256 << 20  # on disk
-# All messages, those of aborted transactions too: reading leaves these out.
-_RENDITION: Final = Rendition(Txt(), Isolation.READ_UNCOMMITTED)
-
-
-def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange) -> Iterator[OffsetRange]:
-    """The parts of these offsets, ascending, outside of which no message of the log has such a timestamp."""
-    segments = snapshot.segments
-    start = offsets.start
-    for slot in range(max(snapshot.segment_index(start), 0), len(segments)):
-        segment = segments[slot]
-        behind = segments[slot + 1].base_offset if slot + 1 < len(segments) else offsets.end
-        end = min(behind, offsets.end)
-        if start >= offsets.end:
-            return
-        for first, last in _within(snapshot, segment, times, start):
-            found = OffsetRange(max(first, start), min(last, end))
-            if found.start < found.end:
-                yield found
-        start = max(start, end)
-
-
-def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: int) -> list[tuple[int, int]]:
-    """Of one segment; all of it where nothing is known, or damage may hide anything."""
-    whole, size = [(0, 2**63 - 1)], snapshot.end_position(segment)
-    if size < LEAST_BYTES or times.end_ms is None:
-        return whole
-    with suppress(StorageError, OSError):  # reading tells it
-        index = _index()
-        extent = index.held(snapshot, segment, _RENDITION, size)
-        # Of one that grows what is measured may soon be of no use: only if most of it would have to be read anyway.
-        if extent is None and (segment.sealed or 2 * segment.floor(start, size) < size):
-            extent = index.whole(snapshot, segment, _RENDITION, size)
-            index.keep()
-        if extent is not None and len(extent.pieces) and not extent.pieces.is_damaged:
-            columns = extent.pieces.columns
-            bases = columns[BASE_OFFSET]
-            wanted = columns[LEAST] < times.end_ms
-            if times.start_ms is not None:
-                wanted &= columns[GREATEST] >= times.start_ms
-            # Parts of a batch have one offset; compressed messages of old formats have none in the header.
-            if (bases >= 0).all() and (np.diff(bases) > 0).all():
-                edges = np.flatnonzero(np.diff(np.concatenate(([0], wanted.view(np.int8), [0])))).tolist()
-                ends = np.append(bases[1:], 2**63 - 1)
-                return [(int(bases[a]), int(ends[b - 1])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-    return whole
-
-
-@cache
-def _index() -> ViewIndex:
-    """The process's index, with what mounts and earlier scans have kept of it."""
-    store: Store | None
-    try:
-        store = Store(default_directory(), _KEPT_BYTES)
-    except RuntimeError:  # there is no home directory
-        store = None
-    return ViewIndex(Workers(0), store)
 
 
 Text = bool | Literal["strict", "replace"]
@@ -205,22 +129,6 @@ class Part:
                 start = min(max(start, selection.start_offset), end)
         split = replace(self.split, start_offset=start, end_offset=end)
         return replace(self, split=split, times=self.times if times is None else times)
-
-    def splits(self) -> Iterator[Split]:
-        """What is read: one stretch; of a time that ends, those that may have it; of the last messages of keys, one for
-        each segment."""
-        split = self.split
-        if self.latest is None and (self.times is None or self.times.end_ms is None):
-            yield split
-            return
-        if self.latest is None and self.times is not None:
-            for found in time_stretches(self.snapshot, OffsetRange(split.start_offset, split.end_offset), self.times):
-                yield replace(split, start_offset=found.start, end_offset=found.end)
-            return
-        assert self.latest is not None
-        for start, end in self.latest.spans(self.snapshot, split.start_offset):
-            if start < split.end_offset:
-                yield replace(split, start_offset=start, end_offset=min(end, split.end_offset))
 
     @property
     def is_whole(self) -> bool:
@@ -346,28 +254,27 @@ class Scan:
 
     def blocks(self) -> Iterator[tuple[TopicPartition, RecordBlock]]:
         """The wanted records; a block is valid until the next is taken. Errors as of iteration."""
-        from kafkafs.reading.unmounted import key_index
+        from kafkafs.reading.key_stretches import key_index
 
         decoder = Decoder()
         with nullcontext() if self._key is None else key_index() as keys:
             for part in self._parts:
-                for split in part.splits():
-                    for block in read_split(
-                        part.log_dir,
-                        split,
-                        decoder,
-                        on_loss=self._on_loss,
-                        on_damage=self._on_damage,
-                        isolation=self._source.isolation,
-                        keys=keys,
-                        key=self._key,
-                    ):
-                        self._progress.add(_file_bytes(block))
-                        if part.latest is not None:
-                            block = part.latest.apply(block)
-                        block = self._wanted(part, block)
-                        if len(block):
-                            yield split.tp, block
+                wanted = RecordFilter(times=part.times, key=self._key)
+                for block in read_split(
+                    part.log_dir,
+                    part.split,
+                    decoder,
+                    on_loss=self._on_loss,
+                    on_damage=self._on_damage,
+                    isolation=self._source.isolation,
+                    wanted=wanted,
+                    latest=part.latest,
+                    keys=keys,
+                ):
+                    self._progress.add(_file_bytes(block))
+                    block = wanted.apply(block)
+                    if len(block):
+                        yield part.split.tp, block
 
     def stop(self) -> None:
         """Ends all passes, also of other threads, with Stopped."""
@@ -384,9 +291,6 @@ class Scan:
         parts = [part.within(*partitions[at]) for part in self._parts if (at := part.split.tp.partition) in partitions]
         key = key if self._key is None else self._key
         return replace(self, columns=tuple(columns), _parts=tuple(parts), _key=key)
-
-    def _wanted(self, part: Part, block: RecordBlock) -> RecordBlock:
-        return RecordFilter(times=part.times, key=self._key).apply(block)
 
     def _count(self, part: Part) -> int:
         split = part.split

@@ -114,11 +114,11 @@ def cat(
 ) -> None:
     """Print the messages of TP, as the files of a mount have them.
 
-    TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and
-    ranges apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the
-    partition that producers choose for the key comes first, and an index of keys, kept in the user's cache directory,
-    spares reading the rest. A key that no visible message has is exit code 4, unless a range, --header, --where,
-    --latest or --follow is given.
+    TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and ranges
+    apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the partition that
+    producers choose for the key comes first. Indexes of keys and of times, kept in the user's cache directory, spare
+    reading the rest: after the end of a period, only where a late message of it may be. A key that no visible message
+    has is exit code 4, unless a range, --header, --where, --latest or --follow is given.
 
     With --merge, the messages of all partitions (a glob names several topics: '*') come in the order of their
     timestamps. Those of one partition keep their order: where timestamps go back, a message comes with the latest
@@ -269,7 +269,8 @@ def _print(
     """Prints all partitions, at most `most` messages, and returns what did. `added`: to follow them, and those that it
     returns later, from their beginning on. `window_ms`: to merge them; see `--window`."""
     from kafkafs.cli.output import Output, stdout_sink
-    from kafkafs.reading.unmounted import PartitionReader, key_index
+    from kafkafs.reading.key_stretches import key_index
+    from kafkafs.reading.unmounted import PartitionReader
     from storage.format.decoder import Decoder
 
     output = Output()

@@ -120,8 +120,8 @@ def replay(
     kafkafs replay /var/kafka orders --to kafka:9092 --topic orders=again --time 2026-11-20T10--
     kafkafs replay /var/kafka orders --to kafka:9092 --where "value_json->>'customer' = 'c-11'"
     """
+    from kafkafs.reading.key_stretches import key_index
     from kafkafs.reading.selection import Question
-    from kafkafs.reading.unmounted import key_index
     from kafkafs.replay.arrivals import ArrivalMap
     from kafkafs.replay.cluster import Cluster, check_topic
 

@@ -325,6 +325,11 @@ class ChosenOffsets:
         mask = self.mask(block)
         return block if mask is None else block.select(mask)
 
+    def count(self, start_offset: int, end_offset: int) -> int:
+        """How many of them lie from one offset (included) to another (excluded)."""
+        first, behind = self.offsets.searchsorted((start_offset, end_offset)).tolist()
+        return int(behind - first)
+
     def spans(self, snapshot: LogSnapshot, start_offset: int) -> Iterator[tuple[int, int]]:
         """Offsets from (included) and to (excluded) which the messages at `start_offset` and after it lie, one pair for
         each segment that holds any."""

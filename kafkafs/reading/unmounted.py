@@ -7,30 +7,28 @@ that retention or compaction replaces meanwhile are looked up again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kafkafs.reading.layout import Cursor, Span, spans_from
+from kafkafs.reading.layout import Cursor, spans_from
 from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter, Selection
+from kafkafs.reading.split_reader import ALL, Split, read_offsets
 from storage.errors import CorruptData, LogTruncated, OffsetOutOfRange, SegmentGone, StorageError, TierUnavailable
 from storage.log import lineage
 from storage.log.counting import visible_end
-from storage.log.reader import read_blocks, read_range
 from storage.log.rereads import Rereads
-from storage.types import Isolation, TimeRange
 
 if TYPE_CHECKING:
     from kafkafs.reading.key_index import KeyIndex
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.snapshot import Log, LogSnapshot
+    from storage.types import OffsetRange, TopicPartition
 
 
 _Part = TypeVar("_Part")
 
 _CHUNK_BYTES: Final = 1 << 20
-KEYS_BYTES: Final = 1 << 30  # of the key index on disk
 
 
 class PartitionReader:
@@ -65,7 +63,6 @@ class PartitionReader:
         self._next = 0
         self._left: int | None = None
         self._latest: ChosenOffsets | None = None
-        self._missing = 0  # of the latest messages: those not read yet
         self._may_retry = True  # nothing was yielded since `_next` was moved
         self._decoder = decoder
         self._keys = keys
@@ -121,7 +118,10 @@ class PartitionReader:
             self._next = self._selection.start_offset
             self._left = self._selection.limit
             if self._question.latest_bytes is not None:
-                self._find_latest(snapshot, self._question.latest_bytes)
+                from storage.latest.latest_records import latest_offsets
+
+                offsets = latest_offsets(snapshot, self._question.isolation, self._question.latest_bytes)
+                self._latest = ChosenOffsets(offsets)
             return self._selection
         start = self._selection.start_offset
         if before is not None and before.generation != snapshot.generation and self._next > start:
@@ -158,56 +158,34 @@ class PartitionReader:
         self._say(str(error))
 
     def _blocks(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
-        for block in self._undivided(snapshot, selection):
+        question = self._question
+        end = visible_end(snapshot, question.isolation)
+        split = Split(snapshot.tp, self._next, end if selection.end_offset is None else min(end, selection.end_offset))
+        wanted = RecordFilter(times=selection.time_range, key=question.key, headers=question.headers)
+        given = [snapshot]  # first, so that what was truncated since is not read on as if it were the same log
+        blocks = read_offsets(
+            lambda: given.pop() if given else self._log.snapshot(),
+            split,
+            self._decoder,
+            on_loss=_look_again,
+            on_damage=lambda _, damage: self._pass_over(damage.error),
+            isolation=question.isolation,
+            wanted=wanted if self._left is None else ALL,  # the first N messages have any time and key
+            latest=self._latest,
+            keys=self._keys,
+        )
+        for block in blocks:
             if self._left is not None:
                 block = block.select(slice(0, self._left)) if len(block) > self._left else block
                 self._left -= len(block)
-            if len(block):
-                behind = int(block.offset[-1]) + 1
-                chosen = self._filtered(block, selection.time_range)
-                if len(chosen):
-                    yield chosen
-                self._next = behind
+            behind = int(block.offset[-1]) + 1
+            chosen = wanted.apply(block)
+            if len(chosen):
+                yield chosen
+            self._next = behind
             if self._left == 0:
                 self.done = True
                 return
-            if block.damage is not None:
-                self._pass_over(block.damage.error)
-        if self._missing:
-            raise SegmentGone(
-                f"{self._missing} of the latest messages of {snapshot.tp} were removed unread", advice="Run it again"
-            )
-
-    def _undivided(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[RecordBlock]:
-        """The messages from the next one on, before filters; without those that the key index shows not to have the
-        key."""
-        isolation, decoder = self._question.isolation, self._decoder
-        if self._latest is None:
-            key = self._question.key if self._left is None else None  # the first N messages have any key
-            yield from read_with_key(
-                snapshot,
-                self._next,
-                selection.end_offset,
-                isolation=isolation,
-                decoder=decoder,
-                keys=self._keys,
-                key=key,
-            )
-            return
-        for start, end in self._latest.spans(snapshot, self._next):
-            yield from read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
-
-    def _find_latest(self, snapshot: LogSnapshot, memory_bytes: int) -> None:
-        from storage.latest.latest_records import latest_offsets
-
-        offsets = latest_offsets(snapshot, self._question.isolation, memory_bytes)
-        self._latest, self._missing = ChosenOffsets(offsets), len(offsets)
-
-    def _filtered(self, block: RecordBlock, times: TimeRange | None) -> RecordBlock:
-        if self._latest is not None:
-            block = self._latest.apply(block)
-            self._missing -= len(block)
-        return RecordFilter(times=times, key=self._question.key, headers=self._question.headers).apply(block)
 
     def _raw(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[memoryview]:
         # The plans of the views, so that the bytes are the same as theirs.
@@ -237,61 +215,6 @@ class PartitionReader:
             self.done = True
 
 
-def read_with_key(
-    snapshot: LogSnapshot,
-    start_offset: int,
-    end_offset: int | None,
-    *,
-    isolation: Isolation,
-    decoder: Decoder,
-    keys: KeyIndex | None,
-    key: bytes | None,
-) -> Iterator[RecordBlock]:
-    """`storage.log.reader.read_range`, without records of which the key index shows that they have not this key; others
-    with another key are there. Without an index or a key they all are."""
-    if keys is None or key is None:
-        yield from read_range(snapshot, start_offset, end_offset, isolation=isolation, decoder=decoder)
-        return
-    snapshot.check_offset(start_offset)
-    spans, _ = spans_from(snapshot, Cursor(start_offset), end_offset, visible_end(snapshot, isolation))
-    for span in spans:
-        for start, end in _stretches(snapshot, span, keys, key):
-            for block in read_blocks(snapshot, span.segment, start, end, isolation=isolation, decoder=decoder):
-                yield block if span.wanted is None else span.wanted.apply(block)
-
-
-def _stretches(snapshot: LogSnapshot, span: Span, keys: KeyIndex, key: bytes) -> list[tuple[int, int]]:
-    """The stretches (start, end) of a span in which the key may be."""
-    from kafkafs.reading.store import LEAST_BYTES
-
-    segment, whole = span.segment, [(span.start, span.end)]
-    if segment.size < LEAST_BYTES:
-        return whole
-    found = keys.find_known(segment, key, span.start, span.end)
-    if found is None or found.behind < span.end:
-        # To scan a segment for its index is worth while if most of it would have to be read anyway.
-        left = span.end - (span.start if found is None else found.behind)
-        if 2 * left > snapshot.end_position(segment):
-            found = keys.find(snapshot, segment, key, span.start, span.end)
-    if found is None:
-        return whole
-    return [*found.stretches, (found.behind, span.end)] if found.behind < span.end else found.stretches
-
-
-@contextmanager
-def key_index() -> Iterator[KeyIndex]:
-    """The key index, with what mounts and earlier commands have kept of it; what is added is kept at the end."""
-    from kafkafs.reading.key_index import KeyIndex
-    from kafkafs.reading.store import KeyStore, default_directory
-    from kafkafs.reading.workers import Workers
-
-    store: KeyStore | None
-    try:
-        store = KeyStore(default_directory(), KEYS_BYTES)
-    except RuntimeError:  # there is no home directory
-        store = None
-    keys = KeyIndex(Workers(), store)
-    try:
-        yield keys
-    finally:
-        keys.stop()
+def _look_again(tp: TopicPartition, _: OffsetRange, why: str) -> None:
+    """The next pass settles what is lost, and what is read instead."""
+    raise SegmentGone(f"{tp}: {why}")

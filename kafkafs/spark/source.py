@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs, open_log_dirs
-from kafkafs.arrow.split_reader import Split, read_split
+from kafkafs.reading.split_reader import Split, read_split
 from kafkafs.spark.kernels_check import require_compiled
 from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, parse
 from kafkafs.spark.ranges import batch_ranges, logger, report_loss

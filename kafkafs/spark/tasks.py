@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkafs.arrow.split_reader import Split
+from kafkafs.reading.split_reader import Split
 from storage.log.snapshot import LogSnapshot
 
 if TYPE_CHECKING:

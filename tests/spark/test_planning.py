@@ -3,7 +3,7 @@
 import pytest
 
 from kafkafs.arrow.log_dirs import open_log_dirs
-from kafkafs.arrow.split_reader import Split
+from kafkafs.reading.split_reader import Split
 from kafkafs.spark import tasks
 from kafkafs.spark.options import parse
 from kafkafs.spark.ranges import DataLoss, batch_ranges

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkafs.arrow.split_reader import Split, read_split
+from kafkafs.reading.split_reader import Split, read_split
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Form, Position
 from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles

@@ -320,6 +320,23 @@ def test_decoded_texts_and_messages(name):
                 _ = message.decoded
 
 
+def test_a_last_message_that_compaction_removes_before_it_is_read(tmp_path):
+    """Its key has a later message then, which the scan does not have: without an error it would lack the key."""
+
+    def log(name, *batches):
+        items = [Batch([Record(b"%d" % offset, b"v") for offset in batch], base_offset=batch[0]) for batch in batches]
+        return build_log_dir(tmp_path / name, {"t": [[items[0], ROLL, items[1]]]}, broker=False)["t", 0]
+
+    built = log("log", [0, 1, 2], [3])
+    scans = [kafkafs.open(built.path.parent)["t"].scan(latest=True, on_damage=how) for how in ("fail", "skip")]
+    compacted = log("compacted", [1, 2], [3]).log(0)
+    built.log(0).unlink()
+    built.log(0).write_bytes(compacted.read_bytes())
+    for scan in scans:
+        with pytest.raises(OffsetOutOfRange, match="1 of the latest messages of t/0 were removed unread"):
+            scan.to_arrow()
+
+
 def test_typed_values(tmp_path):
     """As columns where the newest schema is an Avro record, whichever version wrote them."""
     records = [

@@ -16,7 +16,7 @@ from tests.support.interleaving import interrupted, points
 pytest.importorskip("pyarrow")
 
 MODULES = ("kafkafs.arrow.log_dirs", "kafkafs.arrow.opened_log", "storage.log.log_dir")
-SCANS = (*MODULES, "kafkafs.arrow.scan", "kafkafs.arrow.split_reader")
+SCANS = (*MODULES, "kafkafs.arrow.scan", "kafkafs.reading.split_reader")
 
 # What a thread does with the topic that the threads share.
 USES = {

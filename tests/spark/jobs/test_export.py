@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, parquet
 
-from kafkafs.arrow.split_reader import Split
+from kafkafs.reading.split_reader import Split
 from kafkafs.spark.jobs.commits import CommitList, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, ExportTask, export, export_splits
 from storage.append.appender import Appender

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from kafkafs.arrow.split_reader import Split, read_split
+from kafkafs.reading.split_reader import Split, read_split
 from kafkafs.spark.tasks import LogRange, plan
 from storage.errors import SegmentGone
 from storage.files import partition_metadata

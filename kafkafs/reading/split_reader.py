@@ -1,0 +1,169 @@
+"""Reading without a mount: the records in a range of offsets of one log, whatever becomes of the log meanwhile.
+
+Retention, compaction or truncation may have changed the log since the range was chosen, by this process or by another
+one. Files that are gone are looked up again in a newer snapshot; what is left of the range is read; lost offsets and
+damage are reported to the caller, which decides whether they are errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kafkafs.reading.key_stretches import read_with_key
+from kafkafs.reading.selection import RecordFilter
+from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
+from storage.log.lineage import kept_end
+from storage.log.rereads import Rereads
+from storage.types import Isolation, OffsetRange
+
+if TYPE_CHECKING:
+    from kafkafs.reading.key_index import KeyIndex
+    from kafkafs.reading.selection import ChosenOffsets
+    from storage.files.dir_identity import DirIdentity
+    from storage.format.block import BatchDamage, RecordBlock
+    from storage.format.decoder import Decoder
+    from storage.log.log_dir import LogDir
+    from storage.log.snapshot import LogSnapshot
+    from storage.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Offsets of a partition from `start_offset` (included) to `end_offset` (excluded).
+
+    `size_bytes`: approximately, in the log's files. `identity`: of the log; in a topic that was deleted and created
+    again, the same offsets are other messages.
+    """
+
+    tp: TopicPartition
+    start_offset: int
+    end_offset: int
+    size_bytes: int = 0
+    identity: DirIdentity | None = field(default=None, compare=False)
+
+
+OnLoss = Callable[["TopicPartition", OffsetRange, str], None]
+OnDamage = Callable[["TopicPartition", "BatchDamage"], None]
+
+ALL: Final = RecordFilter()
+
+
+def read_split(
+    log_dir: LogDir,
+    split: Split,
+    decoder: Decoder,
+    *,
+    on_loss: OnLoss,
+    on_damage: OnDamage,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+    wanted: RecordFilter = ALL,
+    latest: ChosenOffsets | None = None,
+    keys: KeyIndex | None = None,
+) -> Iterator[RecordBlock]:
+    """`read_offsets` of a log of this directory, also after a broker has moved the directory's logs."""
+
+    def current() -> LogSnapshot:
+        log_dir.refresh()
+        return log_dir.log(split.tp).snapshot()
+
+    return read_offsets(
+        current,
+        split,
+        decoder,
+        on_loss=on_loss,
+        on_damage=on_damage,
+        isolation=isolation,
+        wanted=wanted,
+        latest=latest,
+        keys=keys,
+    )
+
+
+def read_offsets(
+    current: Callable[[], LogSnapshot],
+    split: Split,
+    decoder: Decoder,
+    *,
+    on_loss: OnLoss,
+    on_damage: OnDamage,
+    isolation: Isolation,
+    wanted: RecordFilter = ALL,
+    latest: ChosenOffsets | None = None,
+    keys: KeyIndex | None = None,
+) -> Iterator[RecordBlock]:
+    """The split's records as a consumer sees them, in offset order; each block is valid until the next is requested.
+
+    `current`: the log as it is now, or UnknownTopicOrPartition. `wanted`: where the indexes show that no message has
+    its times or, with `keys`, its key, nothing is read; others come too, and must be filtered. `latest`: only these
+    messages; OffsetOutOfRange if some were removed.
+
+    `on_loss(tp, offsets, why)`: these offsets are no longer in the log. `on_damage(tp, damage)`: a batch, or bytes that
+    are not a batch, could not be read. Both may raise; otherwise reading continues after that. Other StorageErrors are
+    raised.
+    """
+    tp, position, end, rereads = split.tp, split.start_offset, split.end_offset, Rereads()
+    before: LogSnapshot | None = None
+    missing = 0 if latest is None else latest.count(position, end)
+    while position < end:
+        try:
+            snapshot = current()
+        except UnknownTopicOrPartition:
+            on_loss(tp, OffsetRange(position, end), "the partition was removed")
+            return
+        planned, found = split.identity, snapshot.identity
+        if planned is not None and found is not None and not planned.may_be_seen_elsewhere_as(found):
+            on_loss(tp, OffsetRange(position, end), "the topic was deleted and created again after planning")
+            return
+        if before is not None and position > split.start_offset and kept_end(before, snapshot, position) != position:
+            on_loss(tp, OffsetRange(position, end), "the log was truncated while it was read")
+            return
+        before = snapshot
+        if position < snapshot.log_start_offset:
+            lost = OffsetRange(position, min(snapshot.log_start_offset, end))
+            on_loss(tp, lost, snapshot.why_not_earlier)
+            position = lost.end
+        if position < end and snapshot.log_end_offset < end:
+            lost = OffsetRange(max(position, snapshot.log_end_offset), end)
+            on_loss(tp, lost, f"the log ends at {snapshot.log_end_offset}")
+            end = lost.start
+        try:
+            for start, stop in _stretches(snapshot, position, end, wanted, latest):
+                blocks = read_with_key(
+                    snapshot, start, stop, isolation=isolation, decoder=decoder, keys=keys, key=wanted.key
+                )
+                for block in blocks:
+                    if len(block):
+                        following = int(block.offset[-1]) + 1
+                        chosen = block if latest is None else latest.apply(block)
+                        if len(chosen):
+                            yield chosen
+                        position, missing = following, missing - len(chosen)
+                    if block.damage is not None:
+                        if current().generation != snapshot.generation:  # it was truncated while it was read
+                            raise SegmentGone(f"{tp} was truncated")
+                        on_damage(tp, block.damage)
+            break
+        except SegmentGone:
+            if rereads.are_exhausted(position):
+                raise
+    if latest is not None and missing > 0:
+        raise OffsetOutOfRange(f"{missing} of the latest messages of {tp} were removed unread", advice="Run it again")
+
+
+def _stretches(
+    snapshot: LogSnapshot, start: int, end: int, wanted: RecordFilter, latest: ChosenOffsets | None
+) -> Iterator[tuple[int, int]]:
+    """The parts of these offsets that are read."""
+    if latest is not None:
+        for first, behind in latest.spans(snapshot, start):
+            if first < end:
+                yield first, min(behind, end)
+    elif wanted.times is not None and wanted.times.end_ms is not None:
+        from kafkafs.reading.time_stretches import time_stretches
+
+        for part in time_stretches(snapshot, OffsetRange(start, end), wanted.times):
+            yield part.start, part.end
+    elif start < end:
+        yield start, end
