@@ -26,7 +26,7 @@ from kafkafs.arrow.arguments import (
 from kafkafs.arrow.keywords import checked_keywords, nearest
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
 from kafkafs.arrow.scan import TYPED, Part, Progress, Scan, Skipped, Source, lose, require_pyarrow
-from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question
+from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question, RecordFilter
 from kafkafs.reading.split_reader import Split
 from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, TierUnavailable, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
@@ -92,8 +92,9 @@ def make_scan(
     while True:
         tps = [TopicPartition(topic, number) for number in numbers]
         try:
-            parts = tuple(make(source, tp, spec, times, progress, fail=fail) for tp in tps)
-            return Scan(source, topic, parts, wanted, wanted_key, form, text, fail, progress)
+            parts = (make(source, tp, spec, times, progress, fail=fail) for tp in tps)
+            keyed = tuple(replace(part, wanted=part.wanted._replace(key=wanted_key)) for part in parts)
+            return Scan(source, topic, keyed, wanted, form, text, fail, progress)
         except UnknownTopicOrPartition:  # one was removed since they were listed
             chosen_numbers = None if given is None else numbers
             numbers = _partitions(source.log_dirs, topic, chosen_numbers, progress, fail=fail)
@@ -148,7 +149,7 @@ def _latest(
 
 def _made(log_dir: LogDir, snapshot: LogSnapshot, start: int, end: int, times: TimeRange | None) -> Part:
     split = Split(snapshot.tp, start, max(start, end), 0, snapshot.identity)
-    return Part(split, log_dir, snapshot, times)
+    return Part(split, log_dir, RecordFilter(times=times))
 
 
 def _today(source: Source) -> date:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from kafkafs.arrow import NOT_PICKLED
 from kafkafs.arrow.keywords import check_keywords
 from kafkafs.arrow.log_dirs import LogDirs
-from kafkafs.reading.range_names import TimeBetween
-from kafkafs.reading.selection import ChosenOffsets, Question, RecordFilter
-from kafkafs.reading.split_reader import Split, read_split
+from kafkafs.reading.selection import ChosenOffsets, RecordFilter
+from kafkafs.reading.split_reader import ALL, Split, read_split
 from storage.errors import OffsetOutOfRange, StorageError
 from storage.format.decoder import Decoder
 from storage.log.counting import count_messages
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from kafkafs.arrow.typed_values import TypedForm, TypedValues
     from storage.format.block import BatchDamage, RecordBlock
     from storage.log.log_dir import LogDir
-    from storage.log.snapshot import LogSnapshot
 
 
 Text = bool | Literal["strict", "replace"]
@@ -106,34 +104,30 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a scan reads of one partition. `times`: those of the messages from `split` that belong to it (None: all);
-    `latest`: their offsets, for the last messages of keys."""
+    """What a scan reads of one partition: the messages from `split` that are `wanted`. `latest`: of these the last ones
+    of keys."""
 
     split: Split
     log_dir: LogDir
-    snapshot: LogSnapshot
-    times: TimeRange | None = None
+    wanted: RecordFilter
     latest: ChosenOffsets | None = None
 
-    def within(self, offsets: OffsetRange, times: TimeRange | None) -> Part:
-        """The part of it between these offsets and times."""
+    def within(self, offsets: OffsetRange, times: TimeRange | None, key: bytes | None) -> Part:
+        """The part of it between these offsets and times, with this key if the scan chooses none itself."""
         start = max(self.split.start_offset, offsets.start)
-        end = max(start, min(self.split.end_offset, offsets.end))
-        if times is not None:
-            own = self.times or TimeRange(None, None)
-            bounds = [_latest_of(own.start_ms, times.start_ms), _earliest_of(own.end_ms, times.end_ms)]
-            times = TimeRange(*bounds)
-            if self.latest is None and times.start_ms is not None and start < end:
-                later = Question(times=TimeBetween(times.start_ms, None))
-                selection = later.resolve(self.snapshot, 0)
-                start = min(max(start, selection.start_offset), end)
-        split = replace(self.split, start_offset=start, end_offset=end)
-        return replace(self, split=split, times=self.times if times is None else times)
+        split = replace(self.split, start_offset=start, end_offset=max(start, min(self.split.end_offset, offsets.end)))
+        own, wanted = self.wanted.times, self.wanted
+        if times is not None and own is not None:
+            starts = [ms for ms in (own.start_ms, times.start_ms) if ms is not None]
+            ends = [ms for ms in (own.end_ms, times.end_ms) if ms is not None]
+            times = TimeRange(max(starts, default=None), min(ends, default=None))
+        wanted = wanted._replace(times=own if times is None else times, key=key if wanted.key is None else wanted.key)
+        return replace(self, split=split, wanted=wanted)
 
     @property
     def is_whole(self) -> bool:
         """Whether all messages between its offsets belong to it."""
-        return self.times is None and self.latest is None
+        return self.wanted == ALL and self.latest is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +142,6 @@ class Scan:
     topic: str
     _parts: tuple[Part, ...] = field(repr=False)
     columns: tuple[str, ...]
-    _key: bytes | None = field(default=None, repr=False)
     _form: TypedForm | None = field(default=None, repr=False)
     _text: Text = field(default=False, repr=False)
     _fail: bool = field(default=True, repr=False)
@@ -257,9 +250,9 @@ class Scan:
         from kafkafs.reading.key_stretches import key_index
 
         decoder = Decoder()
-        with nullcontext() if self._key is None else key_index() as keys:
+        has_key = any(part.wanted.key is not None for part in self._parts)
+        with key_index() if has_key else nullcontext() as keys:
             for part in self._parts:
-                wanted = RecordFilter(times=part.times, key=self._key)
                 for block in read_split(
                     part.log_dir,
                     part.split,
@@ -267,12 +260,12 @@ class Scan:
                     on_loss=self._on_loss,
                     on_damage=self._on_damage,
                     isolation=self._source.isolation,
-                    wanted=wanted,
+                    wanted=part.wanted,
                     latest=part.latest,
                     keys=keys,
                 ):
                     self._progress.add(_file_bytes(block))
-                    block = wanted.apply(block)
+                    block = part.wanted.apply(block)
                     if len(block):
                         yield part.split.tp, block
 
@@ -288,13 +281,14 @@ class Scan:
     ) -> Scan:
         """Of these partitions what lies between these offsets and times, with these columns. `key`: messages with other
         keys may be left out."""
-        parts = [part.within(*partitions[at]) for part in self._parts if (at := part.split.tp.partition) in partitions]
-        key = key if self._key is None else self._key
-        return replace(self, columns=tuple(columns), _parts=tuple(parts), _key=key)
+        parts = (
+            part.within(*partitions[at], key) for part in self._parts if (at := part.split.tp.partition) in partitions
+        )
+        return replace(self, columns=tuple(columns), _parts=tuple(parts))
 
     def _count(self, part: Part) -> int:
         split = part.split
-        if part.is_whole and self._key is None and self._fail:
+        if part.is_whole and self._fail:
             # What is wrong is told by reading.
             with suppress(StorageError):
                 log = part.log_dir.log(split.tp).snapshot()
@@ -348,11 +342,3 @@ def _file_bytes(block: RecordBlock) -> int:
     if not len(block):
         return 0
     return int(block.table.size[int(block.batch[0]) : int(block.batch[-1]) + 1].sum())
-
-
-def _latest_of(first: int | None, second: int | None) -> int | None:
-    return max((bound for bound in (first, second) if bound is not None), default=None)
-
-
-def _earliest_of(first: int | None, second: int | None) -> int | None:
-    return min((bound for bound in (first, second) if bound is not None), default=None)

@@ -138,12 +138,12 @@ def _selected(
     if spec is None:
         return Selection(snapshot.log_start_offset, None)
     if isinstance(spec, TimeBetween):
-        return Selection(_start_of_time(snapshot, spec.start_ms), None, TimeRange(spec.start_ms, spec.end_ms))
+        return Selection(start_of_time(snapshot, spec.start_ms), None, TimeRange(spec.start_ms, spec.end_ms))
     if isinstance(spec, LastDuration):
         # Up to now, inclusive.
         times = TimeRange(now_ms - spec.duration_ms, now_ms + 1)
         end = visible_end(snapshot, isolation)
-        return Selection(min(_start_of_time(snapshot, times.start_ms), end), end, times, complete=True)
+        return Selection(min(start_of_time(snapshot, times.start_ms), end), end, times, complete=True)
     if isinstance(spec, LastMessages):
         end = visible_end(snapshot, isolation)
         return Selection(_start_of_last(snapshot, spec.most, end, isolation), end, complete=True)
@@ -187,7 +187,7 @@ def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isola
     return start
 
 
-def _start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
+def start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
     """An offset below which no message has a timestamp >= `start_ms`; the log end when there is none at all.
 
     Damage that may hide such a message is not skipped: reading must end with its error.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kafkafs.reading.key_stretches import read_with_key
-from kafkafs.reading.selection import RecordFilter
+from kafkafs.reading.selection import RecordFilter, start_of_time
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.log.lineage import kept_end
 from storage.log.rereads import Rereads
@@ -160,10 +160,14 @@ def _stretches(
         for first, behind in latest.spans(snapshot, start):
             if first < end:
                 yield first, min(behind, end)
-    elif wanted.times is not None and wanted.times.end_ms is not None:
+        return
+    times = wanted.times
+    if times is not None and times.start_ms is not None:
+        start = max(start, start_of_time(snapshot, times.start_ms))
+    if times is not None and times.end_ms is not None:
         from kafkafs.reading.time_stretches import time_stretches
 
-        for part in time_stretches(snapshot, OffsetRange(start, end), wanted.times):
+        for part in time_stretches(snapshot, OffsetRange(start, end), times):
             yield part.start, part.end
     elif start < end:
         yield start, end
