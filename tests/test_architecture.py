@@ -142,7 +142,7 @@ PURE_BUT_FOR = {
 }
 
 # The only names at the top level, except dot-files.
-TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "README.md"}
+TOP_LEVEL = {"storage", "kafkafs", "tests", "examples", "pyproject.toml", "setup.py", "README.md"}
 
 
 def source_of(module):

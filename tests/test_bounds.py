@@ -137,7 +137,7 @@ def test_numbers_in_sentences():
             "kept in the cache directory (at most 1 GiB; 10 bits for each distinct key",
             f"of about {key_blocks.BLOCK_BYTES >> 10} KiB)",
         ],
-        "The latest": [f"Above `-o latest_memory` ({DEFAULT_LATEST_BYTES >> 20}M) it is ENOMEM"],
+        "The latest": [f"above `-o latest_memory` ({DEFAULT_LATEST_BYTES >> 20}M) the open fails with ENOMEM"],
         "Status": [f"the last {RefusedLines.KEPT}, the oldest first"],
         "Groups": [f"`offsets.topic.num.partitions` ({BrokerConfig.from_values({}).offsets_topic_num_partitions})"],
         "Mount options": [

@@ -6,11 +6,13 @@ import re
 import tokenize
 from pathlib import Path
 
+import click
 import pytest
 
+from kafkafs.cli.man_page import commands
 from kafkafs.mounting.mount_options import NAMES
 from storage.config import TOPIC_KEYS
-from tests import man_page
+from tests import command_table
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTS = ROOT / "tests"
@@ -95,9 +97,19 @@ def section(document, title):
     return (ROOT / document).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
-def test_man_page_and_contract_have_the_commands_as_click_has_them():
-    """When it fails: `python -m tests.man_page`."""
-    assert {path: path.read_text() for path in man_page.made()} == man_page.made()
+def test_the_contract_has_the_commands_as_click_has_them():
+    """When it fails: `python -m tests.command_table`."""
+    assert (ROOT / "kafkafs" / "CONTRACT.md").read_text() == command_table.contract()
+
+
+def test_help_is_short():
+    """At most 25 lines of 100 columns before the options: purpose, then examples."""
+    long = {}
+    for name, command in commands():
+        text = command.get_help(click.Context(command, terminal_width=100))
+        before = text.partition("\nOptions:")[0].partition("\n\n")[2]
+        long |= {name: count} if (count := len(before.splitlines())) > 25 else {}
+    assert not long
 
 
 def unnamed(title, names):

@@ -1,5 +1,6 @@
 """The examples run as tests, so that what the README shows works."""
 
+import doctest
 import os
 import re
 import shutil
@@ -11,14 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.cli.man_page import man_page
 from kafkafs.mounting.mount_options import parse_options
 from storage.verify.verify import verify_log_dir
 from tests.interop.kafka import requires_kafka
+from tests.shown_commands import MANUAL, PAGES, carried_out
 from tests.support.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLE = ROOT / "examples" / "sample-log"
-SERVICE = ROOT / "kafkafs" / "manual" / "service.md"
+SERVICE = MANUAL / "service.md"
 AVRO_SAMPLE = ROOT / "examples" / "avro-log"
 STAMP = ROOT / ".venv" / ".kafkafs-installed"
 
@@ -216,29 +219,26 @@ def test_the_picture_of_the_readme(tmp_path):
 
 @requires_fuse
 @pytest.mark.skipif(shutil.which("jq") is None, reason="no jq")
-def test_the_examples_of_the_readme(tmp_path):
-    """Its commands print what it shows, in a terminal of 80 columns."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "mnt").mkdir()
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "80"}
-    blocks = re.findall(r"^```\n(\$ .*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
-    for block in blocks:
-        commands = re.findall(r"^\$ (.*)$", block, re.MULTILINE)
-        try:
-            for command in commands:
-                shown = re.split(rf"^\$ {re.escape(command)}\n", block, maxsplit=1, flags=re.MULTILINE)[1]
-                shown = re.split(r"^\$ ", shown, maxsplit=1, flags=re.MULTILINE)[0]
-                typed = re.sub(r"^ls ", "ls -C -T 0 -w 80 ", command)
-                done = subprocess.run(
-                    ["bash", "-c", typed], cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=120,
-                )  # fmt: skip
-                printed = re.sub(r"^kafkafs: the log of this mount goes nowhere.*\n", "", done.stdout)
-                assert (done.returncode, printed) == (0, shown), command
-        finally:
-            if tmp_path / "mnt" in kafkafs_mounts():
-                run_kafkafs("umount", tmp_path / "mnt")
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "spark.md"], ids=lambda page: page.name)
+def test_the_commands_that_a_page_shows(tmp_path, page):
+    """They print what it shows. When one differs: `python -m tests.shown_commands --write`, and read the diff."""
+    assert carried_out(page, tmp_path) == page.read_text()
+
+
+@pytest.mark.parametrize("page", sorted({*MANUAL.glob("*.md")} - {MANUAL / "README.md"}), ids=lambda page: page.name)
+def test_a_page_of_the_manual_begins_with_an_example(page):
+    assert re.match(r"# .+\n\n```\n\$ kafkafs |# .+\n\n```\n\$ (cp|tar) ", page.read_text())
+    assert f"({page.name})" in (MANUAL / "README.md").read_text()
+
+
+def test_the_python_that_the_manual_shows(monkeypatch):
+    pytest.importorskip("pyarrow", reason="no pyarrow")
+    monkeypatch.chdir(ROOT)
+    page = MANUAL / "sql-and-python.md"
+    (block,) = re.findall(r"^```python\n(>>> .*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    example = doctest.DocTestParser().get_doctest(block, {}, page.name, str(page), 0)
+    assert len(example.examples) > 5
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 @requires_fuse
@@ -278,16 +278,17 @@ def test_the_fstab_line_of_the_manual():
     assert parse_options([options]).write is False
 
 
-def test_the_man_page():
-    """It is plain roff, and the wheel installs it. What it says of the commands: tests/test_documents.py."""
-    page = ROOT / "kafkafs" / "cli" / "kafkafs.1"
-    text = page.read_text()
+def test_the_man_page(tmp_path):
+    """It is plain roff, and a wheel installs it (tests/test_packaging.py)."""
+    text = man_page()
     macros = {line.split()[0] for line in text.splitlines() if line.startswith(".")}
     assert macros <= {".TH", ".SH", ".SS", ".TP", ".B", ".BR", ".I", ".IR", ".PP", ".EX", ".EE", ".nf", ".fi", '.\\"'}
     with (ROOT / "pyproject.toml").open("rb") as file:
         files = tomllib.load(file)["tool"]["setuptools"]["data-files"]
     assert files == {"share/man/man1": ["kafkafs/cli/kafkafs.1"]}
     if shutil.which("groff"):
+        page = tmp_path / "kafkafs.1"
+        page.write_text(text)
         done = subprocess.run(
             ["groff", "-man", "-Tutf8", "-ww", "-z", str(page)], capture_output=True, text=True, check=True
         )

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.cli.man_page import man_page
 from tests.support.mounts import mounted, requires_fuse
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,8 +60,8 @@ def output(command, variables=None, cwd=CACHE):
 def sources():
     """The files that make up a package, without the results of earlier builds."""
     found = [path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()]
-    kept = [path for path in found if path.suffix not in (".so", ".c", ".pyc")]
-    return [ROOT / "pyproject.toml", ROOT / "README.md", *sorted(kept)]
+    kept = [path for path in found if path.suffix not in (".so", ".c", ".pyc", ".1")]
+    return [*(ROOT / name for name in ("pyproject.toml", "setup.py", "README.md")), *sorted(kept)]
 
 
 def digest():
@@ -143,7 +144,7 @@ def test_the_installed_commands_work(installed):
     ]
     assert installed.run("verify", SAMPLE).splitlines()[-1] == "nothing wrong"
     page = installed.environment / "share" / "man" / "man1" / "kafkafs.1"
-    assert page.read_bytes() == (ROOT / "kafkafs" / "cli" / "kafkafs.1").read_bytes()
+    assert page.read_text() == man_page()
     program = "import kafkafs, storage; print(kafkafs.__file__, storage.__file__)"
     for path in output([installed.environment / "bin" / "python", "-c", program]).split():
         assert Path(path).is_relative_to(installed.environment)

@@ -47,12 +47,11 @@ def append(
 ) -> None:
     """Append the lines of stdin to TP, a topic or topic/partition of LOGDIR.
 
-    For a topic, the partition is chosen as Kafka's producer chooses it: by the key, or any partition for lines without
-    keys. With jsonl each line is an object as `kafkafs cat --format jsonl`, `kcat -J` or `rpk topic consume
-    --pretty-print=false` prints it; the value is required. Lines whose key or value somebody has decoded by a schema,
-    as `kafkafs cat --format decoded` does, are refused. The command stops at the first line that
-    the topic does not accept: the lines before it are appended, and none after it. Every appended line is on disk when
-    the command ends.
+    Use it to write without a mount. For a topic, the partition is chosen as Kafka's producer chooses it: by the key, or
+    any partition for lines without keys. With jsonl each line is an object as `kafkafs cat --format jsonl`, `kcat -J`
+    or `rpk topic consume --pretty-print=false` prints it; the value is required. Decoded lines are refused. The command
+    stops at the first line that the topic does not accept: earlier lines are appended, later lines are not. Every
+    appended line is on disk when the command ends.
 
     \b
     seq 100 | kafkafs append ./logs numbers

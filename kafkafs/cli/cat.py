@@ -114,21 +114,9 @@ def cat(
 ) -> None:
     """Print the messages of TP, as the files of a mount have them.
 
-    TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, and ranges
-    apply to each. With --offsets and --time, only messages in both ranges are printed. With --key, the partition that
-    producers choose for the key comes first. Indexes of keys and of times, kept in the user's cache directory, spare
-    reading the rest: after the end of a period, only where a late message of it may be. A key that no visible message
-    has is exit code 4, unless a range, --header, --where, --latest or --follow is given.
-
-    With --merge, the messages of all partitions (a glob names several topics: '*') come in the order of their
-    timestamps. Those of one partition keep their order: where timestamps go back, a message comes with the latest
-    timestamp before it. A block of each partition is in memory: 2 to 16 MiB. With --follow, a message is printed when
-    it is --window old, or was read that long ago.
-
-    With --latest, --key and --header choose among the last messages, and keys take at most 512 MiB of memory. --follow
-    also prints partitions that are added later. The form log is for one partition, and cannot be combined with --where.
-
-    A message whose line would exceed 64 MiB is left out: its offset is on stderr, and the exit code is 4.
+    TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, or with
+    --merge together, in the order of their timestamps. Ranges apply to each partition. --key and --time use indexes
+    in the user's cache directory; with --latest, --key and --header choose among the last messages.
 
     \b
     kafkafs cat /var/kafka orders
@@ -136,13 +124,14 @@ def cat(
     kafkafs cat /var/kafka orders --time 2026-11-20T10--2026-11-20T12 --key k17
     kafkafs cat /var/kafka orders --offsets -10 --follow
     kafkafs cat /var/kafka 'orders*' --merge --follow --format jsonl
-    kafkafs cat /var/kafka orders --format decoded
     kafkafs cat /var/kafka customers --latest --format jsonl
     kafkafs cat /var/kafka orders --where "value_json->>'customer' = 'c-11' AND key IS NOT NULL"
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
-    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN. A null prints nothing, a null
-    header value NULL.
+    partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN. A null prints nothing, a null header
+    value NULL.
+
+    Exit code 4: damage; a line of more than 64 MiB, which is left out; with --key alone, no message has the key.
     """
     from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, Question
 

@@ -47,14 +47,10 @@ def digest(
 ) -> None:
     """Print a digest of the records of each partition of TP.
 
-    TP is a topic, topic/partition or a glob. It covers offset, timestamp, key, value and headers of every message that
-    a consumer sees. Two logs with the same records have the same digest, whatever their batches, compression, format
-    version and segments are. Control records do not count; with --isolation read_committed, neither do aborted messages
-    and those of open transactions.
-
-    With --by N, there is a digest for each range of N offsets that has messages; ranges begin at multiples of N.
-
-    The digest is XXH3 with 128 bits: it notices accidents, not somebody who wants to deceive.
+    Use it to compare logs on different machines. TP is a topic, topic/partition or a glob. The digest covers offset,
+    timestamp, key, value and headers of every message that a consumer sees, whatever the batches, compression, format
+    version and segments are. It is XXH3 with 128 bits: it notices accidents, not somebody who wants to deceive. With
+    --by N, there is a digest for each range of N offsets that has messages; ranges begin at multiples of N.
 
     \b
     kafkafs digest /var/kafka orders
@@ -140,14 +136,10 @@ def diff(
 ) -> None:
     """Compare the messages of TP in two log directories.
 
-    TP is a topic, topic/partition or a glob. What is compared is what `kafkafs digest` covers. If only one of the
-    directories has a partition, the output says which directory lacks it (with --json `absent_in`). For each partition
-    that differs, the first difference is shown as it is on both sides, and the ranges of offsets that have differences,
-    as finely as --by says. An offset that only one side has is a difference; --offsets (100-199, 100-, 100) limits what
-    is compared. Then comes how many messages differ, and in what, and how many only one side has: those that compaction
-    may have removed from the other side are counted apart (with --json in `differences`, of the first 1,048,576
-    messages in these ranges): deletions, and messages whose key a later one has. Equal messages that are stored in
-    other batches, codecs or format versions are a note on stderr (`stored`).
+    TP is a topic, topic/partition or a glob. For each partition that differs, the output shows the first difference on
+    both sides, the ranges of offsets that have differences, as finely as --by says, and how many messages differ or
+    exist only on one side. Messages that compaction may have removed from the other side are counted apart. A partition
+    that one directory lacks is named. Equal messages in other batches, codecs or format versions are a note on stderr.
 
     \b
     kafkafs diff /var/kafka /backup/kafka orders

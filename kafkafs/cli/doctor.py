@@ -43,26 +43,20 @@ def doctor(
 ) -> None:
     """Say what a broker (KRaft, Kafka 3.9 to 4.4) will do when it starts on LOGDIRs.
 
-    LOGDIRs are all log directories of one node. Nothing is changed. Each line says what was found and where, what the
-    broker does about it, and what to do: whether it starts at all, which partitions it sets aside or creates empty,
-    what recovery cuts, how much it checks before it is ready, and which damage it does not notice.
+    Run it before you start a broker after a crash. LOGDIRs are all log directories of one node. Nothing is changed.
+    Each finding says what is wrong and where, what the broker does about it, and what to do: whether it starts at all,
+    which partitions it sets aside or creates empty, what recovery cuts, and which damage it does not notice. Notes need
+    no action.
 
-    With --json each prediction has the broker's reaction. Findings: `refuses` (it does not start), `takes-offline`,
-    `sets-aside` (a stray), `creates-empty`, `cuts`, `does-not-notice` (reads fail there later), `forgets` (messages in
-    tiered storage). Notes: `removes`, `repairs`, `recovers`, `fetches` (from tiered storage), `ignores`.
-    `loses_nothing` is null with --quick where nothing else was found.
+    With --tier, doctor also lists the tier, and reports gaps, missing objects and objects that no metadata names.
 
-    With --tier, also with --quick, doctor lists the tier. It reports gaps and a tier that cannot be reached
-    (`remote-segment`), missing objects (`remote-parts`) and objects that no metadata names (`remote-orphans`). `verify
-    --tier` reads the remote segments too.
-
-    With --self: versions, kernels, FUSE, extras, cache directory, limits; `problems` says what keeps kafkafs from
-    mounting, or makes it slow.
+    With --self, doctor reports on this installation: versions, kernels, FUSE, extras, cache directory, limits;
+    `problems` says what keeps kafkafs from mounting, or makes it slow. Include this in a report of a fault in kafkafs.
 
     \b
     kafkafs doctor /var/kafka
     kafkafs doctor /data1/kafka /data2/kafka --server-properties /etc/kafka/server.properties
-    kafkafs doctor --self               what a report of a fault in kafkafs should have in it
+    kafkafs doctor --self
 
     Exit code 1 if the broker does not start, or loses something; with --self if kafkafs cannot mount, or is slow.
     """

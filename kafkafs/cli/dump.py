@@ -37,21 +37,19 @@ _CHECKPOINTS = (
 @click.option("--raw", is_flag=True, help="Print the records of Kafka's own topics as any others, not decoded.")
 @click.pass_context
 def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool, raw: bool) -> None:
-    """Print the content of Kafka's files.
+    """Print the content of Kafka's files, damaged parts too.
 
-    One JSON object per line, for damaged parts too. Files: .log, .index, .timeindex, .txnindex, .snapshot (also
-    .cleaned, .swap, .deleted), .checkpoint of the metadata log, the checkpoint files, partition.metadata,
-    meta.properties, topic.properties; a directory means its files.
-
-    Records of Kafka's own topics are decoded, as in decoded.jsonl, and those of MirrorMaker's checkpoints and
-    heartbeats, control records with `version` and `data`. Of a .log that is in no partition's directory, the first
-    records tell whether they are such.
+    Use it to see what is really in a file. Each line is a JSON object. Files: .log, .index, .timeindex, .txnindex,
+    .snapshot (also .cleaned, .swap, .deleted), .checkpoint of the metadata log, the checkpoint files,
+    partition.metadata, meta.properties, topic.properties; a directory means its files. Records of Kafka's own topics,
+    and of MirrorMaker's checkpoints and heartbeats, are decoded. If a .log is in no partition's directory, its first
+    records decide whether they are such.
 
     \b
     kafkafs dump /var/kafka/orders-0/*.log | jq 'select(.kind == "batch") | .codec'
     kafkafs dump /var/kafka/orders-0.5f3a…-stray
 
-    Exit code: 4 if anything is damaged.
+    Exit code 4 if anything is damaged.
     """
     from kafkafs.cli.output import Output, stdout_sink
 

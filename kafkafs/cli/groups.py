@@ -67,14 +67,13 @@ def groups(
 ) -> None:
     """Show the consumer groups of LOGDIR, or what GROUP has committed and how many messages it lags behind.
 
-    The lag counts what the group can still read: messages that are gone from the log do not count. Members and what
-    they are assigned are as recorded: of the classic protocol as of the last rebalance.
+    The lag counts what the group can still read. Members and their assignments are as recorded, for the classic
+    protocol at the last rebalance.
 
     With --reset-to, GROUP continues elsewhere in the partitions that --topic names (a topic, topic/partition or a
     glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
-    2026-11-20T10:15 (UTC unless it has a zone), last-2h or 1795132800000 (13 digits: epoch milliseconds). Other digits
-    are an offset. An offset that the log does not have becomes its start or end. The broker must be stopped; when it
-    runs again, the group continues there.
+    2026-11-20T10:15, last-2h or 1795132800000 (13 digits: epoch milliseconds). If the log does not have an offset, its
+    start or end is committed. The broker must be stopped; when it runs again, the group continues there.
 
     \b
     kafkafs groups /var/kafka

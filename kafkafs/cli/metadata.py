@@ -61,12 +61,12 @@ def metadata(
     """Show the metadata of the cluster that LOGDIR belongs to.
 
     Brokers, controllers, features, topics with their partitions, configurations, ACLs, quotas, SCRAM users and
-    delegation tokens, as the records in __cluster_metadata describe them: at the end of the log, before a record or
-    at a time. How far back that is possible depends on the oldest snapshot that is still there; earlier is exit code 4.
-    Salted keys, and passwords in configurations, are left out without --secrets.
+    delegation tokens, from __cluster_metadata: at the end of the log, before a record or at a time. The oldest snapshot
+    limits how far back this is possible (earlier: exit code 4). Salted keys, and passwords in configurations, are left
+    out without --secrets.
 
-    With --diff one line is printed for each change: time, offset, what it was, and what it became; with --json as JSON
-    lines. The end is UNTIL, --time, --offset, or that of the log.
+    With --diff one line is printed for each change: time, offset, previous and new value. The end is UNTIL, --time,
+    --offset, or the end of the log.
 
     \b
     kafkafs metadata /var/kafka --time 2026-11-20T10:15

@@ -80,18 +80,16 @@ def mirror(
 ) -> None:
     """Copy the log of TP, by default everything, from SRC into DEST, batch by batch.
 
-    TP is a topic, topic/partition or a glob. SRC is only read, and may be a running broker's. Batches that were copied
-    before are not copied again. DEST's own topic configuration decides where segments end and how they are indexed. A
-    topic that DEST lacks is created with SRC's configuration, but keeps everything. If DEST is a broker's directory,
-    only topics that the broker has created are copied.
+    Use it for backups: each run copies what is new, with the same offsets. TP is a topic, topic/partition or a glob.
+    SRC is only read, and may be a running broker's. A topic that DEST lacks is created with SRC's configuration, but
+    keeps everything. If DEST is a broker's directory, only topics that the broker has created are copied.
 
-    With --until, every partition is cut at the same moment. Batches stay whole: if the last one also has later
-    messages, their number is reported. Timestamps need not ascend; what precedes that batch is copied too. Messages
-    that reach SRC after the run, with an earlier timestamp, are not in the copy.
+    With --until, every partition is cut at the same moment. Batches stay whole: if the last batch also has later
+    messages, their number is reported.
 
-    The manifest is written last, as a whole, and only if every partition was copied: `kafkafs verify DEST --manifest
-    FILE` then shows whether anything is missing or has changed. A run that was interrupted leaves no manifest, or the
-    one before; the next run continues.
+    With --manifest, `kafkafs verify DEST --manifest FILE` shows whether anything is missing or has changed. The
+    manifest is written last, and only if every partition was copied. An interrupted run leaves the previous manifest
+    untouched; the next run continues.
 
     \b
     kafkafs mirror /var/kafka /backup/kafka

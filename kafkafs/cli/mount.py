@@ -16,8 +16,41 @@ from kafkafs.mounting.mount import mount as start_mount
 from kafkafs.mounting.mount_options import BadOption, parse_options
 from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 
+# Shown after the options of `kafkafs mount --help`.
+_MOUNT_OPTIONS = """
+\b
+Mount options:
+  write, ro, config=FILE     the same as --write, --read-only, --server-properties
+  rw                         no effect
+  schemas=PATH, tier=PATH, tier_key=ID=FILE
+                             the same as the options; the last two may be repeated
+  isolation=read_committed   leave out aborted messages, stop at open transactions
+                             (default: read_uncommitted)
+  out_of_range=clamp         a range that begins below the log start shows the rest of it
+                             (default: error)
+  keys=off                   no index of keys: TOPIC/keys/KEY.txt reads the whole log, and
+                             TOPIC/keys lists nothing (default: on)
+  log=FILE                   the log of the mount (default: syslog if there is one; with -f:
+                             stderr). A writable mount in the background says on stderr
+                             where its log is, unless you name it
+  cache_size=64M             memory for rendered messages, at least 4M
+  latest_memory=512M         memory for the keys of a latest file at its open, at least 1M
+  uid=N, gid=N               the owner of the files (default: you)
+  modes=below                the kernel decides who may read: each file has the owner of
+                             LOGDIR, and the permissions that the directories and .log
+                             files behind it have in common; if their owners differ, only
+                             root may read it (default: modes=all, everybody may read
+                             everything). Not with uid=, gid=
+  allow_other, allow_root    others may read and append too (needs user_allow_other in
+                             fuse.conf, unless root mounts)
+  noauto_unmount             a killed kafkafs leaves a dead mountpoint (default:
+                             auto_unmount, which frees it)
+  sync                       every write is on disk when it returns, as with O_SYNC
+  noexec, nosuid, nodev, noatime, and the words of fstab(5) and mount(8)
+"""
 
-@click.command()
+
+@click.command(epilog=_MOUNT_OPTIONS)
 @click.argument("logdir", type=click.Path(path_type=Path))
 @click.argument("mnt", type=click.Path(path_type=Path))
 @click.option(
@@ -43,7 +76,7 @@ from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 @click.option(
     "-f", "--foreground", is_flag=True, help="Serve in this process and log to stderr, until unmounted or ^C."
 )
-@click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, as listed above.")
+@click.option("-o", "options", multiple=True, metavar="OPT[,OPT…]", help="Mount options, as listed below.")
 @TIER
 def mount(
     logdir: Path,
@@ -62,35 +95,6 @@ def mount(
     kafkafs mount /var/kafka /mnt/kafka                 read; LOGDIR may be a running broker's
     kafkafs mount --write /var/kafka /mnt/kafka         also append; the broker must be stopped
     kafkafs mount --write --create ./logs /mnt/logs     a new log directory of your own
-
-    \b
-    Mount options:
-      write, ro, config=FILE     the same as --write, --read-only, --server-properties; rw: nothing
-      schemas=PATH, tier=PATH, tier_key=ID=FILE
-                                 the same as the options; the last two may be repeated
-      isolation=read_committed   leave out aborted messages, stop at open transactions
-                                 (default: read_uncommitted)
-      out_of_range=clamp         a range that begins below the log start shows the rest of it
-                                 (default: error)
-      keys=off                   no index of keys: TOPIC/keys/KEY.txt reads the whole log, and
-                                 TOPIC/keys lists nothing (default: on)
-      log=FILE                   the log of the mount (default: syslog if there is one; with -f:
-                                 stderr). A writable mount in the background says on stderr
-                                 where it is, unless it was named
-      cache_size=64M             memory for rendered messages, at least 4M
-      latest_memory=512M         memory for the keys of a latest file at its open, at least 1M
-      uid=N, gid=N               the owner of the files (default: you)
-      modes=below                files have the owner of LOGDIR, and permit what all
-                                 directories and .log files permit of which they are made, or
-                                 nothing (but to root) where their owners differ; the kernel
-                                 decides (default: modes=all, everything may be read). Not with
-                                 uid=, gid=
-      allow_other, allow_root    others may read and append too (needs user_allow_other in
-                                 fuse.conf, unless root mounts)
-      noauto_unmount             a killed kafkafs leaves a dead mountpoint (default:
-                                 auto_unmount, which frees it)
-      sync                       every write is on disk when it returns, as with O_SYNC
-      noexec, nosuid, nodev, noatime, and the words of fstab(5) and mount(8)
 
     In fstab:  LOGDIR MNT fuse.kafkafs ro,noauto,user 0 0     (to append: write instead of ro)
 
@@ -134,7 +138,7 @@ def mount(
 @click.command()
 @click.argument("mnt", type=click.Path(path_type=Path))
 def umount(mnt: Path) -> None:
-    """Unmount what `kafkafs mount` mounted at MNT, and wait until it has ended.
+    """Unmount what `kafkafs mount` mounted at MNT, and wait until everything is on disk.
 
     A bind mount of it is unmounted alone. If MNT itself is bound elsewhere, the process goes on there: then the command
     names the bind mounts and exits with code 4.

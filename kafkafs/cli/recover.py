@@ -42,16 +42,11 @@ def recover(ctx: click.Context, logdir: Path, tp: str | None, dry_run: bool, dro
     """Do what a broker's start after a crash does, to all of LOGDIR or to TP.
 
     TP is a topic, topic/partition or a glob. Each log is checked from its recovery point on. It is cut at the first
-    batch that is not sound, and everything after the cut is removed: run `kafkafs salvage` first if it may be of value.
-    Indexes and producer state are rebuilt. If all of LOGDIR was recovered, it is marked as cleanly shut down.
+    damaged batch, and everything after the cut is removed: run `kafkafs salvage` first if you may need it. Indexes and
+    producer state are rebuilt. If all of LOGDIR was recovered, it is marked as cleanly shut down.
 
-    Pending writes from Spark are finished. A write that cannot be finished, because a file with its staged messages was
-    lost, stays pending, and its query cannot write. With --drop-lost-writes it is given up: partitions keep what they
-    have of it, and its other messages exist only at their source. A streaming query that is started again repeats the
-    whole micro-batch; a single write must be repeated by hand.
-
-    Staged files of writes whose commit has not begun are removed: killed and failed jobs leave them. A write that is
-    under way at that moment fails, writes nothing, and can be repeated.
+    Pending writes from Spark are finished, and staged files of killed jobs are removed. A write whose staged messages
+    are lost stays pending, and its query cannot write, until --drop-lost-writes gives it up.
 
     \b
     kafkafs recover /var/kafka --dry-run

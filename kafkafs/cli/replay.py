@@ -99,20 +99,16 @@ def replay(
 ) -> None:
     """Produce the messages of TPs into a running cluster.
 
-    TP is a topic, topic/partition or a glob; of globs Kafka's own topics are left out. Key, value, headers, timestamp,
-    partition and the order within it are kept. If the target's topic has LogAppendTime, it sets its own timestamps.
-    Aborted messages and open transactions are left out, unless --isolation is read_uncommitted. The producer is
-    idempotent, with acks=all, and compresses as compression.type of FILE says. It needs the extra kafkafs[replay].
+    TP is a topic, topic/partition or a glob; globs leave out Kafka's own topics. Key, value, headers, timestamp,
+    partition and the order within it are kept. Aborted messages and open transactions are left out, unless --isolation
+    is read_uncommitted. If the cluster refuses a message, the error names its offset, and the rest of its partition is
+    not produced (exit code 4). It needs the extra kafkafs[replay].
 
-    With --map, the same command continues a run that was killed, without a message twice or missing: it compares the
-    end of the target's partitions with the source. If it cannot decide what has arrived, it fails with exit code 4
-    and produces nothing. The ranges last-N and last-1h cannot be combined with --map: they mean other messages later.
+    With --map, the same command continues a killed run, without a missing or doubled message. If it cannot decide what
+    has arrived, it produces nothing and exits with code 4. The ranges last-N and last-1h cannot be combined with --map.
 
-    With --groups or --group, groups continue at the same message in the partitions that were replayed. Offsets are
-    committed when all messages have arrived. The groups must have no active members in the cluster.
-
-    If the cluster refuses a message, the error names its offset, and the rest of its partition is not produced (exit
-    code 4). Values keep the schema ids of the source: `kafkafs schemas --to` writes the schemas for another registry.
+    With --groups or --group, groups continue at the same message. Offsets are committed when all messages have arrived.
+    The groups must have no active members in the cluster.
 
     \b
     kafkafs replay /var/kafka orders 'payments*' --to kafka:9092 --create --groups --map orders.map

@@ -44,16 +44,14 @@ def _before(text: str) -> int:
 def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None, dry_run: bool, as_json: bool) -> None:
     """Remove the oldest segments that exceed the limits of retention, from all of LOGDIR or from TP.
 
-    TP is a topic, topic/partition or a glob. Only limits that were set count (retention.ms, retention.bytes,
-    retention.free.bytes of the topic or the broker), never Kafka's defaults. Whole segments are removed; records below
-    --before are no longer read even if their segment stays.
+    Use it when a disk is full and the broker is stopped. TP is a topic, topic/partition or a glob. Only limits that
+    were set count (retention.ms, retention.bytes, retention.free.bytes of the topic or the broker), never Kafka's
+    defaults. Whole segments are removed, the oldest first; records below --before are no longer read even if their
+    segment stays.
 
-    With --dry-run, each segment that stays (`kept`) has the limits that it does not exceed or another reason
-    (`kept_by`), its largest timestamp, which retention.ms is compared with, the message that has it if it lies in the
-    future (`future_offset`), when retention.ms will remove it (`goes_at`) and after how many more bytes retention.bytes
-    will (`goes_after_bytes`); also in partitions that are left alone because no limit was set. A segment goes only
-    after all older ones. Of a tiered topic it shows what its broker would remove: by retention.* of the whole log (as
-    far as it is here, or in --tier), by local.retention.* of what is here.
+    With --dry-run, each segment that stays is listed with the reason, its largest timestamp, which retention.ms is
+    compared with, and when it will be removed. For a tiered topic, which kafkafs leaves alone, it shows what its broker
+    would remove.
 
     \b
     kafkafs retain ./logs --dry-run

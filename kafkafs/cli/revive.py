@@ -123,23 +123,16 @@ def revive(
 
     SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers; they
     are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
-    one with the highest leader epoch counts first, then the one that can be read furthest without damage or a gap.
-    What it lacks comes from the others where the leaders of the same epochs wrote it (`filled`). What nobody has is
-    `lost`, and other messages that the replicas hold are in `beyond`: `first_offset`, `last_offset` (null: not known)
-    and `reason`. A damaged log is refused (exit code 4) without --salvage.
+    one with the highest leader epoch counts first; the others fill what it lacks. Missing messages are listed. A
+    damaged log is refused (exit code 4) without --salvage.
 
-    Messages keep their offsets, timestamps and bytes; topics their names, ids and known configurations; groups their
-    offsets; the cluster its `features`, ACLs, SCRAM credentials, quotas, delegation tokens, groups' and client metrics'
-    configurations and this node's dynamic configuration, as a source's metadata log or bootstrap.checkpoint has them;
-    otherwise the features that the data need. A topic whose retention is not known keeps everything. Left out are keys
-    of listeners, TLS, SASL, replication and log.retention.*. The notes say what was carried over and what was not, and
-    never a secret. DEST appears when everything is complete, with a server.properties to start the broker; until then
-    everything is in DEST.reviving, and a run that finds one that was killed begins anew.
+    Messages keep their offsets, timestamps and bytes, groups their offsets, topics their names, ids and known
+    configurations, and the cluster its features, ACLs, credentials and quotas, as far as a source has them. A topic
+    whose retention is unknown keeps everything. The notes say what was carried over and what was not. DEST appears when
+    everything is complete, with a server.properties to start the broker.
 
-    --without-transactions aborts open transactions, except those whose commit was acknowledged: these are committed.
-
-    --until and --offsets cut behind the last whole batch with a message at or before the time, or below the offset.
-    --link does not read the segments that it shares. A remote segment that --tier does not give is exit code 4.
+    --without-transactions aborts open transactions, and commits those whose commit was acknowledged. --until and
+    --offsets cut after a whole batch. --link does not read the segments that it shares.
 
     \b
     kafkafs revive /mnt/broker-1 --to /var/kafka

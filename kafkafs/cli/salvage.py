@@ -39,9 +39,10 @@ if TYPE_CHECKING:
 def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool, as_json: bool) -> None:
     """Copy every intact batch of TP around any damage into another log directory, and list the lost offsets.
 
-    TP is a topic, topic/partition or a glob. LOGDIR is only read. The copy keeps offsets, timestamps and bytes, and any
-    broker accepts it. If DIR is a broker's directory, only topics that the broker has created and that are empty are
-    copied. With --tier, remote segments are copied too; of what the tier does not give, the offsets are lost.
+    Use it before a broker, or `kafkafs recover`, cuts a damaged log. TP is a topic, topic/partition or a glob. LOGDIR
+    is only read. The copy keeps offsets, timestamps and bytes, and any broker accepts it. If DIR is a broker's
+    directory, only topics that the broker has created and that are empty are copied. With --tier, remote segments are
+    copied too.
 
     \b
     kafkafs salvage /var/kafka orders/3 --to /tmp/rescued

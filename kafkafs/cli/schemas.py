@@ -36,10 +36,8 @@ def schemas(ctx: click.Context, logdir: Path, target: Path | None, as_json: bool
 
     Deleted versions are listed too, as long as their records are in the log: messages may need them.
 
-    With --to, they are written into DIR: ids/ID.avsc (.proto, .json), subjects/SUBJECT/VERSION.avsc, with the times of
-    their registration, and import.jsonl. Each line of that file is a version: its `subject`, its `state`, and as `body`
-    what a registry in the mode IMPORT takes at POST /subjects/SUBJECT/versions. Other commands take DIR as --schemas,
-    and this one takes it as LOGDIR.
+    With --to, they are written into DIR: ids/ID.avsc (.proto, .json), subjects/SUBJECT/VERSION.avsc, and import.jsonl
+    for another registry. Other commands take DIR as --schemas, and this command takes it as LOGDIR.
 
     \b
     kafkafs schemas /var/kafka

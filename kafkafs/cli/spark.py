@@ -107,20 +107,13 @@ def export(
 ) -> None:
     """Export messages to Parquet files in DIRECTORY, by topic and day.
 
-    TP is a topic, topic/partition or a glob; without it, all of LOGDIR except internal topics. Each run exports what
-    was added since the last one. The files form a table with the columns of Spark's Kafka source and `day` (UTC), in
-    Hive's layout. Readers guess the type of `topic` from the names of directories: if all topics are numbers, tell them
-    that it is a string (by a schema, or in Spark by spark.sql.sources.partitionColumnTypeInference.enabled=false). A
-    timestamp that microseconds cannot express, 292,000 years away, is null, and so is its day.
+    Each run exports what was added since the previous run. TP is a topic, topic/partition or a glob; without it, all of
+    LOGDIR except internal topics. The files form a table with the columns of Spark's Kafka source and `day` (UTC), in
+    Hive's layout. If all topics are numbers, give readers a schema with `topic` as a string.
 
-    With --decode, `value` is a struct with the fields of the newest version of the topic's schema, as it is at the
-    first run into DIRECTORY, and all values are read as that version, by Avro's rules or by the numbers of Protobuf's
-    fields. `value_schema_id` is the schema that wrote a value. One that cannot be read so is null, and in `value_bytes`
-    as it is in the log; `decode_error` says why; stderr and --json (`undecoded`) have their number by partition, and
-    with --strict the exit code is 1, after the export. Of logical types the type below them counts. Enums, uuids, times
-    of day and decimals of more than 38 digits are strings as in decoded.jsonl; timestamps have microseconds; records
-    without fields and unions of several types are JSON texts. The schema must be an Avro record or Protobuf, of which
-    the first message type counts, and must not contain itself.
+    With --decode, `value` is a struct with the fields of the newest version of the topic's schema at the first run into
+    DIRECTORY; the schema must be an Avro record or Protobuf. Values that cannot be decoded are null; their bytes are in
+    `value_bytes`, `decode_error` says why, and stderr has their number.
 
     \b
     kafkafs spark export /var/kafka ./lake orders

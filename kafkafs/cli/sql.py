@@ -69,29 +69,24 @@ def sql(
 ) -> None:
     """Run SQL over topics, with DuckDB; without QUERY, statements from stdin or a prompt.
 
-    Each topic is a table with the columns key, value, topic, partition, offset, timestamp (TIMESTAMP WITH TIME ZONE;
-    the session is in UTC), timestampType and headers. Keys and values are text, with U+FFFD for bytes that are not
-    UTF-8. value_json is the value as JSON, and NULL if the value is not JSON. If schemas are available, and for Kafka's
-    internal topics, there are also key_json, value_schema_id and decode_error. A name with other characters than
-    letters, digits and _ needs quotes: "my-topic"; offset needs none. A filter on offset, partition or timestamp, or
-    for one key, reads only what it needs, and a query only the columns that it names. A statement sees the messages
-    that are in the log when the statement begins.
+    Each topic is a table with the columns key, value, topic, partition, offset, timestamp (UTC), timestampType, headers
+    and value_json (NULL if the value is not JSON). Keys and values are text, with U+FFFD for bytes that are not UTF-8.
+    If schemas are available, and for Kafka's internal topics, there are also key_json, value_schema_id and
+    decode_error. Quote names that contain anything but letters, digits and _: "my-topic". A filter on offset, partition
+    or timestamp, or for one key, reads only what it needs.
 
     QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, quit, and a
     history ($XDG_STATE_HOME/kafkafs/sql_history). ^C ends a statement, and a second ^C the program.
-    A table escapes control characters, cuts cells of more than 100,000, and says when there are more rows. What exceeds
-    DuckDB's memory goes to a temporary directory that is not in LOGDIR.
 
-    FILE takes the result of one statement. It appears when the result is complete: until then, and if the query fails,
-    the previous FILE stays. kafkafs writes to FIFOs and devices, and refuses symbolic links. In csv NULL is nothing,
-    and an empty text is "". The contract, section "SQL", has the text of each type.
+    FILE takes the result of one statement. It appears when the result is complete; if the query fails, the previous
+    FILE stays. In csv NULL is nothing, and an empty text is "".
 
     \b
     kafkafs sql /var/kafka "SELECT max(offset) FROM orders WHERE timestamp >= '2026-11-20'"
     kafkafs sql /var/kafka "SELECT value_json->>'item' AS item, count(*) FROM orders GROUP BY item"
     kafkafs sql /var/kafka 'SELECT * FROM orders JOIN "orders-dlq" USING (key)' -o joined.parquet
 
-    Exit code: 2 what DuckDB refuses; 4 damage and lost messages, with their place.
+    Exit code: 2 DuckDB refuses the statement; 4 damage and lost messages, with their place.
     """
     from kafkafs.arrow.database import BadQuery, Database
     from kafkafs.arrow.log_dirs import InvalidOption

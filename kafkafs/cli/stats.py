@@ -73,20 +73,17 @@ def stats(
     """Show what takes the space in LOGDIR, or in TP: topics, codecs, keys, values, headers, the largest messages.
 
     TP is a topic, topic/partition or a glob; several partitions are added up. All messages are read once, those of
-    aborted transactions too; bytes on disk are those of all batches. Decoded bytes are those of keys, values and
-    headers. `values` of a header is how many different values it has, up to 1,000: a header that repeats in every
-    message can be most of a topic. Quantiles are within 0.1 %.
-
-    Over time, a message counts at its timestamp, and a batch's bytes at its greatest timestamp, in UTC. A time beyond
-    the year 9999 (for example of a producer that writes nanoseconds) counts as no timestamp.
-
-    Damage is left out: it is named on stderr, and the exit code is 4.
+    aborted transactions too. `values` of a header is how many different values it has, up to 1,000: a header that
+    repeats in every message can be most of a topic. Over time, a message counts at its timestamp, and a batch's bytes
+    at its greatest timestamp, in UTC.
 
     \b
     kafkafs stats /var/kafka                                which topic, and what in it?
     kafkafs stats /var/kafka orders --over-time 1h
     kafkafs stats /var/kafka 'orders/*' --distinct-keys --json
     kafkafs stats /var/kafka orders --decode                what did the producers write?
+
+    Exit code 4 if there is damage, which is left out and named on stderr.
     """
     from kafkafs.cli.progress_bar import progress_bar
     from storage.errors import StorageError

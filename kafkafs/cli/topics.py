@@ -95,12 +95,8 @@ def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> No
 def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_json: bool) -> None:
     """Describe TOPICs, by default all: partitions with their offsets, bytes and times, and the configuration.
 
-    TOPIC is a topic or a glob.
-
-    OLDEST is the largest timestamp in the oldest segment: what retention.ms is compared with, and so when the next
-    segment to go was written. GAPS counts where offsets between two segments are in neither of them; in a topic that is
-    compacted they are not counted. With --json they are `oldest_timestamp` and `gaps`, null where compaction may have
-    made them.
+    TOPIC is a topic or a glob. OLDEST is the largest timestamp in the oldest segment: retention.ms is compared with it.
+    GAPS counts the ranges of offsets that are missing between two segments; in compacted topics they are not counted.
 
     \b
     kafkafs topics describe /var/kafka orders

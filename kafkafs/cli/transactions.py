@@ -43,13 +43,12 @@ def transactions(
 ) -> None:
     """Show the producers of LOGDIR, or of TP, and their open transactions.
 
-    TP is a topic, topic/partition or a glob. Readers of committed messages stop at the first message of the oldest open
-    transaction: the last stable offset. Its producer is marked with 'holds LSO'. A transaction is 'hanging' if it has
-    been silent for longer than --timeout and no transactional id in __transaction_state will end it in that partition,
-    as kafka-transactions.sh find-hanging decides it; 'hanging?', with --json null, if partitions of __transaction_state
-    are missing here, so that this is not certain.
-
-    Then follow the transactional ids and the states of their transactions, where __transaction_state is here.
+    Use it when consumers of committed messages hang: they stop at the first message of the oldest open transaction, the
+    last stable offset. Its producer is marked with 'holds LSO'. TP is a topic, topic/partition or a glob. A transaction
+    is 'hanging' if it has been silent for longer than --timeout and no transactional id in __transaction_state will end
+    it in that partition, as kafka-transactions.sh find-hanging decides it; 'hanging?' if partitions of
+    __transaction_state are missing here, so that this is not certain. Then follow the transactional ids and their
+    states.
 
     \b
     kafkafs transactions /var/kafka --open

@@ -45,20 +45,15 @@ def verify(
 ) -> None:
     """Check every batch, record, index entry, snapshot, checkpoint and name of LOGDIR, or of TP.
 
-    TP is a topic, topic/partition or a glob. Nothing is changed.
+    TP is a topic, topic/partition or a glob. Nothing is changed. Each finding says where it is, what was expected and
+    found, what recovery after a crash would do about it, and what repairs it. Notes need no action: the next start
+    repairs them, a running broker is just writing there, or messages are in tiered storage.
 
-    Each finding says where it is, what was expected and found, what recovery after a crash would do about it, and what
-    repairs it. In a directory that a broker holds, what is being written at the moment is a note, not a finding. Notes
-    are also what the next opening for writing repairs, offsets between two segments that neither has (`segment-gap`) in
-    a topic without cleanup.policy=compact, and messages in tiered storage (`remote-segments`).
+    With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more.
 
-    With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. Ranges of batches are
-    compared, so segments may end elsewhere than in the source.
-
-    With --tier, verify also reads the remote segments of the partitions, batch by batch. It reports as findings damage,
-    offsets that neither LOGDIR nor the tier has, and a tier that cannot be reached (`remote-segment`), and missing
-    objects of remote segments (`remote-parts`). Objects that no metadata names are a note (`remote-orphans`): without
-    TP also those of partitions that are not in LOGDIR. The tier is only listed and read.
+    With --tier, verify also reads the remote segments, batch by batch. It reports damage, gaps, missing objects and a
+    tier that cannot be reached as findings, and objects that no metadata names as notes. The tier is only listed and
+    read.
 
     \b
     kafkafs verify /var/kafka
