@@ -123,8 +123,8 @@ stop_if_uncompiled() {
 # Both processors; what shares a broker or Spark, and a file's tests, stay on one of them (tests/conftest.py).
 run_pytest() { "$venv/bin/python" -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder "$@"; }
 
-extras=dev,schemas,sql,tier
-everything=dev,replay,schemas,spark,plot,tier
+extras=dev,schemas,sql,store
+everything=dev,replay,schemas,spark,plot,store
 
 find_python
 case ${1:-} in

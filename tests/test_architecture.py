@@ -58,7 +58,7 @@ PACKAGES = {
         "storage.staged_writes", "storage.directory", "storage.compaction",
     ),
     "storage.backup": (
-        "storage.format", "storage.config", "storage.files", "storage.log", "storage.append",
+        "storage.format", "storage.config", "storage.files", "storage.tier", "storage.log", "storage.append",
         "storage.directory", "storage.coordinators",
     ),
     "storage.revival": (

@@ -178,9 +178,24 @@ def text_of(error: object) -> str:
     return f"{text}. Run as the user that owns it" if error.errno == errno.EACCES else text
 
 
+_shown: dict[str, str] = {}  # by the directory where something is laid out, the name that a person gave
+
+
+def show_as(path: Path, name: str) -> None:
+    """From now on messages name `path` so."""
+    _shown[str(path)] = name
+
+
+def shown(text: str) -> str:
+    """A text for people, with the names that they know."""
+    for path, name in _shown.items():
+        text = text.replace(path, name)
+    return text
+
+
 def say(message: object) -> None:
     """One line on stderr, if that can be written to: an exit code tells the same."""
-    text = printable(" ".join(text_of(message).split("\n")))
+    text = printable(" ".join(shown(text_of(message)).split("\n")))
     with suppress(OSError):
         click.echo(f"kafkafs: {text}", err=True)
 
@@ -196,7 +211,7 @@ def fail_with(ctx: click.Context, problems: Iterable[object]) -> None:
 
 def echo(text: object = "") -> None:
     """Prints text for people, which may hold what a log directory has chosen: names, configurations. See printable."""
-    click.echo(printable(str(text), "\n\t"))
+    click.echo(printable(shown(str(text)), "\n\t"))
 
 
 def _say_failed(error: OSError) -> None:

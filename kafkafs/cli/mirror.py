@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -18,8 +18,8 @@ from kafkafs.cli import say, text_of
 from kafkafs.cli.passes import WAIT, owned_dir
 from kafkafs.cli.process import DATA_ERROR
 from kafkafs.cli.progress_bar import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, MOMENT, RENAMING, TIER, check_destination
-from kafkafs.cli.targets import TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.shared_options import AS_JSON, MOMENT, RENAMING, TIER, Parsed, check_destination, pair
+from kafkafs.cli.targets import LogDirPath, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import print_json, print_table
 from storage.errors import UnknownTopicOrPartition
 from storage.types import TopicPartition
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from storage.backup.manifest_recorder import ManifestRecorder
     from storage.backup.mirror import Mirror, Mirrored
     from storage.directory.owned_dir import OwnedDir
+    from storage.files.manifest import Manifest
     from storage.log.log_dir import LogDir
     from storage.types import OffsetRange
 
@@ -36,8 +37,8 @@ _FLUSH_S = 5.0
 
 
 @click.command()
-@click.argument("src", type=click.Path(path_type=Path))
-@click.argument("dest", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("src", type=LogDirPath(anew=True))
+@click.argument("dest", type=click.Path(file_okay=False))
 @click.argument("tp", required=False, type=TopicPartitionPattern())
 @click.option("--follow", is_flag=True, help="Keep copying new messages until interrupted.")
 @click.option(
@@ -62,6 +63,18 @@ _FLUSH_S = 5.0
     help="List what was copied, with digests, in FILE, for `verify --manifest`; if it exists, it is added to.",
 )
 @click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="Remove from the store what SRC no longer has, and what interrupted runs have left there.",
+)
+@click.option(
+    "--store-option",
+    "store_options",
+    multiple=True,
+    type=Parsed("KEY=VALUE", lambda text: pair(text, "KEY=VALUE")),
+    help="A parameter of each upload, as the store takes it: StorageClass=STANDARD_IA or ServerSideEncryption=AES256.",
+)
 @WAIT
 @AS_JSON
 @TIER
@@ -69,19 +82,22 @@ _FLUSH_S = 5.0
 def mirror(
     ctx: click.Context,
     src: Path,
-    dest: Path,
+    dest: str,
     tp: str | None,
     follow: bool,
     until_ms: int | None,
     renamings: tuple[tuple[str, str], ...],
     manifest_path: Path | None,
     force: bool,
+    delete: bool,
+    store_options: tuple[tuple[str, str], ...],
     as_json: bool,
 ) -> None:
     """Copy the log of TP, by default everything, from SRC into DEST, batch by batch.
 
     Use it for backups: each run copies what is new, with the same offsets. TP is a topic, topic/partition or a glob.
-    SRC is only read, and may be a running broker's. A topic that DEST lacks is created with SRC's configuration, but
+    SRC is only read, and may be a running broker's. SRC and DEST are directories, or URLs of an object store such as
+    s3://bucket/prefix. A topic that DEST lacks is created with SRC's configuration, but
     keeps everything. If DEST is a broker's directory, only topics that the broker has created are copied.
 
     With --until, every partition is cut at the same moment. Batches stay whole: if the last batch also has later
@@ -96,44 +112,37 @@ def mirror(
     kafkafs mirror /var/kafka /backup/kafka 'orders*' --follow
     kafkafs mirror /var/kafka /backup/kafka --until 2026-11-20T10:15 --manifest /backup/kafka.json
     """
-    from storage.backup.directory_copy import DirectoryCopy
-    from storage.backup.mirror import Mirror
     from storage.files import manifest
     from storage.files.disk import RealDisk
 
     if follow and until_ms is not None:
         raise click.UsageError("--follow and --until cannot be combined")
     source = open_log_dir(src)
-    check_destination(dest, src)
     renamed = _renamed(source, renamings, follow)
-    recorder = None if manifest_path is None else _recorder(manifest_path, src, dest)
-    interrupted = _was_interrupted(dest)
-    unclosed: dict[TopicPartition, Exception] = {}
-    with owned_dir(dest, unclosed, create=True) as owned:
-        with progress_bar() as progress:
-            wanted = partial(_wanted, tp=tp, follow=follow)
-            copy = Mirror(source, DirectoryCopy(owned, force), wanted, progress, until_ms, renamed, recorder)
-            copy.run()
-        if follow:
-            _follow(copy, owned)
-    for found, error in unclosed.items():
-        result = copy.results.get(found)
-        if result is not None and result.error is None:
-            result.error = error  # what was copied may not be on the disk
-    results = [copy.results[found] for found in sorted(copy.results)]
-    errors = [result.error for result in results if result.error is not None]
-    errors += [error for found, error in unclosed.items() if found not in copy.results]
-    if manifest_path is not None and recorder is not None and not errors:
-        manifest.write(RealDisk(), manifest_path, recorder.manifest(until_ms, source.clock.now_ms(), dest))
+    begun = Begun(source, partial(_wanted, tp=tp, follow=follow), until_ms, renamed, manifest_path)
+    if "://" in dest:
+        if follow or force:
+            raise click.UsageError("--follow and --force are for a DEST that is a directory")
+        done = _to_store(begun, dest, dict(store_options), delete=delete)
+    else:
+        if delete or store_options:
+            raise click.UsageError("--delete and --store-option are for a DEST that is a URL")
+        done = _to_directory(begun, src, Path(dest), follow=follow, force=force)
+    results = [done.copy.results[found] for found in sorted(done.copy.results)]
+    errors = [*(result.error for result in results if result.error is not None), *done.errors]
+    written = manifest_path if done.manifest is not None and not errors else None
+    if written is not None and done.manifest is not None:
+        manifest.write(RealDisk(), written, done.manifest)
+    recorder = done.copy.recorder
     unlisted = {} if recorder is None else recorder.found
     if as_json:
         told = [_json(result, unlisted.get(result.tp)) for result in results]
-        written = None if manifest_path is None or errors else str(manifest_path)
-        print_json({"partitions": told, "continued": interrupted, "manifest": written})
+        place = written or done.place
+        print_json({"partitions": told, "continued": done.continues, "manifest": None if place is None else str(place)})
     else:
         rows = [(str(r.tp), r.first_offset, r.log_end_offset, r.size_bytes) for r in results]
         print_table(("PARTITION", "FROM", "END", "BYTES"), rows)
-    for note in _notes(results, unlisted, manifest_path, dest if interrupted else None):
+    for note in _notes(results, unlisted, manifest_path, dest if done.continues else None):
         say(note)
     for error in errors:
         say(error)
@@ -141,6 +150,76 @@ def mirror(
         if manifest_path is not None:
             say(f"{manifest_path} was not written, because not everything was copied")
         ctx.exit(DATA_ERROR)
+
+
+class Begun(NamedTuple):
+    """What is to be copied: see `Mirror`. `manifest_path`: where the manifest is written, if it is."""
+
+    source: LogDir
+    wanted: Callable[[LogDir], list[TopicPartition]]
+    until_ms: int | None
+    renamed: Mapping[str, str]
+    manifest_path: Path | None
+
+
+class Done(NamedTuple):
+    """What was copied. `errors`: besides those in the results. `place`: of a store's own manifest. `continues`: an
+    earlier run was interrupted."""
+
+    copy: Mirror
+    errors: Sequence[Exception]
+    manifest: Manifest | None
+    place: str | None = None
+    continues: bool = False
+
+
+def _to_directory(begun: Begun, src: Path, dest: Path, *, follow: bool, force: bool) -> Done:
+    from storage.backup.directory_copy import DirectoryCopy
+    from storage.backup.mirror import Mirror
+
+    check_destination(dest, src)
+    recorder = None if begun.manifest_path is None else _recorder(begun.manifest_path, src, dest)
+    interrupted = _was_interrupted(dest)
+    unclosed: dict[TopicPartition, Exception] = {}
+    with owned_dir(dest, unclosed, create=True) as owned:
+        with progress_bar() as progress:
+            target = DirectoryCopy(owned, force)
+            copy = Mirror(begun.source, target, begun.wanted, progress, begun.until_ms, begun.renamed, recorder)
+            copy.run()
+        if follow:
+            _follow(copy, owned)
+    for found, error in unclosed.items():
+        result = copy.results.get(found)
+        if result is not None and result.error is None:
+            result.error = error  # what was copied may not be on the disk
+    made = None
+    if recorder is not None and not unclosed and not any(result.error for result in copy.results.values()):
+        made = recorder.manifest(begun.until_ms, begun.source.clock.now_ms(), dest)
+    return Done(
+        copy,
+        [error for found, error in unclosed.items() if found not in copy.results],
+        made,
+        continues=interrupted,
+    )
+
+
+def _to_store(begun: Begun, url: str, options: Mapping[str, str], *, delete: bool) -> Done:
+    from storage.backup.manifest_recorder import ManifestRecorder
+    from storage.backup.mirror import Mirror
+    from storage.backup.store_copy import StoreCopy
+    from storage.log.places import STORED_MANIFEST
+    from storage.log.stored_dir import read_manifest
+    from storage.tier.object_places import open_place
+
+    if begun.manifest_path is not None:
+        _check_manifest(begun.manifest_path, begun.source.path)
+    place = open_place(url, options)
+    recorder = ManifestRecorder(read_manifest(place))
+    with StoreCopy(place, recorder, delete=delete) as target, progress_bar() as progress:
+        copy = Mirror(begun.source, target, begun.wanted, progress, begun.until_ms, begun.renamed, recorder)
+        copy.run()
+        made = target.finish(begun.until_ms, begun.source.clock.now_ms())
+    return Done(copy, [], made, place.object_name(STORED_MANIFEST))
 
 
 def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: bool) -> dict[str, str]:
@@ -158,10 +237,15 @@ def _recorder(path: Path, src: Path, dest: Path) -> ManifestRecorder:
     from storage.backup.manifest_recorder import ManifestRecorder
     from storage.files import manifest
 
+    _check_manifest(path, src, dest)
+    return ManifestRecorder(manifest.read(path))
+
+
+def _check_manifest(path: Path, *others: Path) -> None:
+    """UsageError or BadDestination where no manifest can be written."""
     if not path.parent.is_dir():
         raise click.UsageError(f"--manifest: there is no directory {path.parent}")
-    check_destination(path, src, dest)
-    return ManifestRecorder(manifest.read(path))
+    check_destination(path, *others)
 
 
 def _was_interrupted(dest: Path) -> bool:
@@ -181,7 +265,7 @@ def _notes(
     results: list[Mirrored],
     found: Mapping[TopicPartition, OffsetRange],
     manifest_path: Path | None,
-    interrupted: Path | None,
+    interrupted: str | None,
 ) -> Iterator[str]:
     """What a person should know about a mirror that worked."""
     if interrupted is not None:

@@ -11,6 +11,7 @@ import click
 from kafkafs.cli import say
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import SCHEMAS, TIER, check_destination, tier_options
+from kafkafs.cli.targets import LOGDIR
 from kafkafs.mounting.mount import MountRequest
 from kafkafs.mounting.mount import mount as start_mount
 from kafkafs.mounting.mount_options import BadOption, parse_options
@@ -51,7 +52,7 @@ Mount options:
 
 
 @click.command(epilog=_MOUNT_OPTIONS)
-@click.argument("logdir", type=click.Path(path_type=Path))
+@LOGDIR
 @click.argument("mnt", type=click.Path(path_type=Path))
 @click.option(
     "--write",

@@ -12,7 +12,7 @@ import click
 from kafkafs.cli import echo
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, MOMENT, TIER, Parsed, check_destination, tier, whole_number
-from kafkafs.cli.targets import is_named, without_slash
+from kafkafs.cli.targets import is_named, opened_url, without_slash
 from kafkafs.cli.terminal import print_json, print_table
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -121,8 +121,8 @@ def revive(
 ) -> None:
     """Make a log directory on which an unmodified broker starts (KRaft, one node), from what is left of others.
 
-    SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers; they
-    are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
+    SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers, or the
+    URL of a backup in an object store; they are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
     one with the highest leader epoch counts first; the others fill what it lacks. Missing messages are listed. A
     damaged log is refused (exit code 4) without --salvage.
 
@@ -137,6 +137,7 @@ def revive(
     \b
     kafkafs revive /mnt/broker-1 --to /var/kafka
     kafkafs revive /mnt/broker-1 /mnt/broker-2 --to /var/kafka 'orders*' --until 2026-11-20T10:15
+    kafkafs revive s3://bucket/prefix --to /var/kafka
     kafka-server-start.sh /var/kafka/server.properties
     """
     from storage.revival.revive import Request, rehearse, run
@@ -172,11 +173,13 @@ def revive(
 
 
 def _divided(names: Sequence[str]) -> tuple[list[Path], list[str]]:
-    """The sources, which are directories, and the patterns after them."""
+    """The sources, which are directories or URLs, and the patterns after them."""
     sources: list[Path] = []
     patterns: list[str] = []
     for name in names:
-        if not patterns and Path(name).is_dir():
+        if not patterns and "://" in name:
+            sources.append(opened_url(name, anew=True))
+        elif not patterns and Path(name).is_dir():
             sources.append(Path(name))
         elif not sources or name.startswith((".", "/")):
             raise click.UsageError(f"no such directory: {name}")

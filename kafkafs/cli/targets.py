@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import say
+from kafkafs.cli import say, show_as
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
@@ -128,7 +128,30 @@ def without_slash(name: str) -> str:
     return name.rstrip("/") or name
 
 
-LOGDIR = click.argument("logdir", type=click.Path(path_type=Path))
+class LogDirPath(click.Path):
+    """A log directory, or the URL of a backup in an object store, for which it is the directory that shows it. `anew`:
+    for commands that read all of it once."""
+
+    def __init__(self, *, anew: bool = False) -> None:
+        super().__init__(path_type=Path)
+        self._anew = anew
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and "://" in value and not (ctx is not None and ctx.resilient_parsing):
+            return opened_url(value, anew=self._anew)
+        return super().convert(value, param, ctx)
+
+
+def opened_url(url: str, *, anew: bool = False) -> Path:
+    """The directory that shows the backup at a URL: see `open_stored`."""
+    from storage.log.stored_dir import backup_at, open_stored
+
+    path = open_stored(url, anew=anew)
+    show_as(path, backup_at(path).place.name)
+    return path
+
+
+LOGDIR = click.argument("logdir", type=LogDirPath())
 
 
 def open_log_dir(path: Path) -> LogDir:

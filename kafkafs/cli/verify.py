@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo
+from kafkafs.cli import echo, shown
 from kafkafs.cli.process import FOUND, use_default_signals
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import TIER, tier
-from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, is_named, open_log_dir
+from kafkafs.cli.targets import LogDirPath, TopicPartitionPattern, expand, is_named, open_log_dir
 from kafkafs.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -25,23 +25,24 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@LOGDIR
+@click.argument("logdir", type=LogDirPath(anew=True))
 @click.argument("tp", required=False, type=TopicPartitionPattern())
 @click.option(
     "--notes", is_flag=True, help="Also list notes, which the next start repairs; otherwise they are only counted."
 )
 @click.option(
     "--manifest",
-    "manifest_path",
+    "manifest_place",
     metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Also compare LOGDIR with the manifest that `mirror --manifest` wrote.",
+    is_flag=False,
+    flag_value="",
+    help="Also compare LOGDIR with the manifest that `mirror --manifest` wrote. A URL's own needs no FILE.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, notes included.")
 @TIER
 @click.pass_context
 def verify(
-    ctx: click.Context, logdir: Path, tp: str | None, notes: bool, manifest_path: Path | None, as_json: bool
+    ctx: click.Context, logdir: Path, tp: str | None, notes: bool, manifest_place: str | None, as_json: bool
 ) -> None:
     """Check every batch, record, index entry, snapshot, checkpoint and name of LOGDIR, or of TP.
 
@@ -49,7 +50,8 @@ def verify(
     found, what recovery after a crash would do about it, and what repairs it. Notes need no action: the next start
     repairs them, a running broker is just writing there, or messages are in tiered storage.
 
-    With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more.
+    With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. If LOGDIR is the
+    URL of a backup in an object store, verify reads all its objects, and compares them with the backup's own manifest.
 
     With --tier, verify also reads the remote segments, batch by batch. It reports damage, gaps, missing objects and a
     tier that cannot be reached as findings, and objects that no metadata names as notes. The tier is only listed and
@@ -60,16 +62,19 @@ def verify(
     kafkafs verify /var/kafka 'orders*' --json
     kafkafs verify /backup/kafka --manifest /backup/kafka.json
     kafkafs verify /var/kafka --tier s3://bucket/prefix --notes
+    kafkafs verify s3://bucket/backup --manifest
 
     Exit code 1 if there is a finding that is not a note.
     """
+    from storage.log.places import is_stored
     from storage.verify.verify import verify_log_dir
 
     use_default_signals(ctx)
-    manifest = None if manifest_path is None else _read(manifest_path)
+    in_store = is_stored(logdir)
+    manifest = None if manifest_place is None and not in_store else _read(manifest_place or "", logdir)
     chosen = None if tp is None else _chosen(logdir, tp, manifest)
     with progress_bar() as progress:
-        found = verify_log_dir(logdir, chosen, progress=progress)
+        found = [] if in_store else verify_log_dir(logdir, chosen, progress=progress)
         if manifest is not None:
             from storage.verify.manifest_audit import verify_manifest
 
@@ -78,12 +83,20 @@ def verify(
     _report_findings(ctx, found, notes=notes, as_json=as_json)
 
 
-def _read(path: Path) -> Manifest:
+def _read(place: str, logdir: Path) -> Manifest:
+    """The manifest in a file or of the backup at a URL; without a place that of the backup which LOGDIR is."""
     from storage.files import manifest
+    from storage.log.places import is_stored
+    from storage.log.stored_dir import backup_at, read_manifest
+    from storage.tier.object_places import open_place
 
-    found = manifest.read(path)
+    if not place and is_stored(logdir):
+        return backup_at(logdir).manifest
+    if not place:
+        raise click.UsageError("--manifest: name a FILE, because LOGDIR is a directory")
+    found = read_manifest(open_place(place)) if "://" in place else manifest.read(Path(place))
     if found is None:
-        raise click.UsageError(f"--manifest: {path} does not exist")
+        raise click.BadParameter(f"File {place!r} does not exist.", param_hint="'--manifest'")
     return found
 
 
@@ -173,7 +186,7 @@ def _json(one: Finding) -> dict[str, Any]:
     return {
         "severity": one.severity.value,
         "name": one.name,
-        "file": str(one.path),
+        "file": shown(str(one.path)),
         "what": one.what,
         "position": one.position,
         "offset": one.offset,

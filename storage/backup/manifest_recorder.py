@@ -170,6 +170,17 @@ class ManifestRecorder:
             recorder.finish()
             end = recorder.ranges[-1].last_offset + 1 if recorder.ranges else recorder.log_start_offset
             partitions[tp] = ManifestPartition(recorder.log_start_offset, end, tuple(recorder.ranges))
+        files = {} if exists(copy / names.META_PROPERTIES) else dict(self._files(copy))
+        return self.listing(until_ms, now_ms, partitions, files)
+
+    def listing(
+        self,
+        until_ms: int | None,
+        now_ms: int,
+        partitions: Mapping[TopicPartition, ManifestPartition],
+        files: Mapping[str, ManifestFile],
+    ) -> Manifest:
+        """The manifest after this mirror, with these partitions and files."""
         return Manifest(
             self._cluster_id,
             now_ms if self.previous is None else self.previous.created_ms,
@@ -178,7 +189,7 @@ class ManifestRecorder:
             {**({} if self.previous is None else self.previous.topics), **self._topics},
             partitions,
             tuple(self._offsets()),
-            {} if exists(copy / names.META_PROPERTIES) else dict(self._files(copy)),
+            files,
         )
 
     def _files(self, copy: Path) -> Iterator[tuple[str, ManifestFile]]:

@@ -34,7 +34,7 @@ from storage.config.log_config import check_topic_key
 from storage.directory import clean_shutdown, guest_rules, partition_dirs
 from storage.directory.directory_checkpoints import CHECKPOINTS, DirectoryCheckpoints
 from storage.directory.owned_logs import OwnedLogs
-from storage.errors import NotPermitted, PartitionOffline, StorageError
+from storage.errors import NotPermitted, PartitionOffline, ReadOnlyLogDir, StorageError
 from storage.files import names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
@@ -42,7 +42,7 @@ from storage.files.disk_protocol import Disk
 from storage.files.names import DirKind
 from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
-from storage.log.places import check_log_dir
+from storage.log.places import check_log_dir, is_stored
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.snapshot import Log
 from storage.log.topic_info import TopicInfo
@@ -149,6 +149,8 @@ class OwnedDir:
             raise FileNotFoundError(errno.ENOENT, "no such log directory", str(path))
         check_log_dir(path, create=opening.create)
         path = real_place(path)
+        if is_stored(path):
+            raise ReadOnlyLogDir("is a backup in an object store, which is only read", path=path)
         _make_dirs(disk, path)
         progress = progress or NoProgress()
         owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock(), progress)

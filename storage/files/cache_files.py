@@ -45,7 +45,7 @@ class CacheFiles:
         self.directory = directory
         self.suffix = suffix
         self.max_bytes = max_bytes
-        self.is_used = _is_private(directory)
+        self.is_used = is_private(directory)
         # guarded by the lock
         self._lock = threading.Lock()
         self._used_bytes = 0
@@ -143,7 +143,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _is_private(directory: Path) -> bool:
+def is_private(directory: Path) -> bool:
     """Whether only we (and root) can write to a directory, and replace it. What does not exist yet will be ours."""
     for place in (directory, *directory.parents):
         try:
@@ -153,7 +153,7 @@ def _is_private(directory: Path) -> bool:
         except OSError:
             return False
         if stat.S_ISLNK(status.st_mode):
-            return _is_private(place.resolve() / directory.relative_to(place))
+            return is_private(place.resolve() / directory.relative_to(place))
         others = stat.S_IWOTH | (stat.S_IWGRP if place == directory else 0)
         shared = status.st_mode & others and not (status.st_mode & stat.S_ISVTX and place != directory)
         if shared or status.st_uid not in (0, os.geteuid()):

@@ -1,6 +1,8 @@
 """A backup's manifest: a JSON file that lists what `kafkafs mirror --manifest` copied, and proves it later.
 
-It is kept outside the log's own files, and replaced as a whole. See storage/FORMAT.md, "Manifests".
+It is kept outside the log's own files, and replaced as a whole. That of a backup in an object store also says which
+objects are the segments: an object's key has the SHA-256 of its bytes, so no object is ever replaced by another one.
+See storage/FORMAT.md, "Manifests".
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from storage.errors import CorruptCheckpoint, UnsupportedFormat
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.log_file import open_quietly
+from storage.files.names import FileKind
 from storage.files.opening import real_place
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.format.range_digest import BatchRange
@@ -41,12 +44,24 @@ class ManifestTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestSegment:
+    """A segment in an object store: its .log is the next `size_bytes` of the partition's ranges, each of which is an
+    object. `mark`: tells its file in the source, as it was when it was copied, from any other."""
+
+    base_offset: int
+    size_bytes: int
+    mark: str
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestPartition:
-    """What was copied of a partition: ranges of batches, ascending. `log_end_offset`: the offset after the last one."""
+    """What was copied of a partition: ranges of batches, ascending. `log_end_offset`: the offset after the last one.
+    `segments`: in an object store, ascending."""
 
     log_start_offset: int
     log_end_offset: int
     ranges: tuple[BatchRange, ...] = ()
+    segments: tuple[ManifestSegment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +78,12 @@ class ManifestOffset:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A file of the copy that is no `.log`: its size, and its SHA-256 in hexadecimal."""
+    """A file of the copy that is no `.log`: its size, and its SHA-256 in hexadecimal. `content`: in Base64, of a small
+    file in an object store, which is no object of its own."""
 
     size_bytes: int
     sha256: str
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +92,8 @@ class Manifest:
 
     `cluster_id`: of the source, None if it has none. `created_ms`, `updated_ms`: when the first and the last mirror
     ended, epoch milliseconds. `until_ms`: where the last one cut, None if nowhere. `files`: by path below the copy;
-    none of a copy in a broker's directory, because the broker changes them.
+    none of a copy in a broker's directory, because the broker changes them. `superseded`: keys of objects in a store
+    that the previous manifest named, and this one does not: the next mirror removes them.
     """
 
     cluster_id: str | None
@@ -86,15 +104,34 @@ class Manifest:
     partitions: Mapping[TopicPartition, ManifestPartition] = field(default_factory=dict)
     groups: tuple[ManifestOffset, ...] = ()
     files: Mapping[str, ManifestFile] = field(default_factory=dict)
+    superseded: tuple[str, ...] = ()
+
+
+def range_key(tp: TopicPartition, listed: BatchRange) -> str:
+    """The key of the object in a store that has the bytes of a range."""
+    return f"{tp.dir_name}/{listed.first_offset:020d}-{listed.sha256}{FileKind.LOG.value}"
+
+
+def file_key(path: str, listed: ManifestFile) -> str:
+    """The key of the object in a store that has the bytes of a file, where the manifest does not have them."""
+    directory, slash, name = path.rpartition("/")
+    stem, dot, suffix = name.partition(".")
+    return f"{directory}{slash}{stem}-{listed.sha256}{dot}{suffix}"
 
 
 def encode(manifest: Manifest) -> bytes:
     """The bytes of the file."""
     partitions = [
-        {**asdict(tp), **asdict(partition), "ranges": [_range_json(found) for found in partition.ranges]}
+        {
+            **asdict(tp),
+            "log_start_offset": partition.log_start_offset,
+            "log_end_offset": partition.log_end_offset,
+            "ranges": [_range_json(found) for found in partition.ranges],
+            **({"segments": [asdict(segment) for segment in partition.segments]} if partition.segments else {}),
+        }
         for tp, partition in sorted(manifest.partitions.items())
     ]
-    content = {
+    content: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "cluster_id": manifest.cluster_id,
@@ -104,12 +141,14 @@ def encode(manifest: Manifest) -> bytes:
         "topics": [{"topic": name, **_topic_json(topic)} for name, topic in sorted(manifest.topics.items())],
         "partitions": partitions,
         "groups": [asdict(committed) for committed in manifest.groups],
-        "files": [{"path": name, **asdict(file)} for name, file in sorted(manifest.files.items())],
+        "files": [{"path": name, **_file_json(file)} for name, file in sorted(manifest.files.items())],
     }
+    if manifest.superseded:
+        content["superseded"] = list(manifest.superseded)
     return json.dumps({**content, "sha256": _digest(content)}, indent=1, ensure_ascii=False).encode() + b"\n"
 
 
-def parse(data: bytes, path: Path | None = None) -> Manifest:
+def parse(data: bytes, path: Path | str | None = None) -> Manifest:
     """The content of the file. CorruptCheckpoint unless it is exactly what was written; UnsupportedFormat for a
     version that is not known here."""
     try:
@@ -165,6 +204,10 @@ def _range_json(found: BatchRange) -> dict[str, Any]:
     return {**asdict(found), "crc_of_crcs": f"{found.crc_of_crcs:08x}"}
 
 
+def _file_json(file: ManifestFile) -> dict[str, Any]:
+    return {name: value for name, value in asdict(file).items() if value is not None}
+
+
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     topics = {
         topic["topic"]: _typed(
@@ -174,17 +217,23 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
     }
     partitions = {
         _typed(TopicPartition, found["topic"], found["partition"]): _typed(
-            ManifestPartition, found["log_start_offset"], found["log_end_offset"], tuple(map(_range, found["ranges"]))
+            ManifestPartition,
+            found["log_start_offset"],
+            found["log_end_offset"],
+            tuple(map(_range, found["ranges"])),
+            tuple(_typed(ManifestSegment, **segment) for segment in found.get("segments", ())),
         )
         for found in content["partitions"]
     }
     groups = tuple(_typed(ManifestOffset, **committed) for committed in content["groups"])
     # Manifests of earlier versions of kafkafs list no files.
     files = {
-        found["path"]: _typed(ManifestFile, found["size_bytes"], found["sha256"]) for found in content.get("files", ())
+        found["path"]: _typed(ManifestFile, found["size_bytes"], found["sha256"], found.get("content"))
+        for found in content.get("files", ())
     }
+    superseded = tuple(map(str, content.get("superseded", ())))
     times = content["created_ms"], content["updated_ms"], content["until_ms"]
-    return _typed(Manifest, content["cluster_id"], *times, topics, partitions, groups, files)
+    return _typed(Manifest, content["cluster_id"], *times, topics, partitions, groups, files, superseded)
 
 
 def _range(found: dict[str, Any]) -> BatchRange:

@@ -23,7 +23,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
 from storage.files.opening import exists, is_directory, real_place
-from storage.log.places import check_log_dir
+from storage.log.places import check_log_dir, is_stored
 from storage.log.tiering import remote_offsets
 from storage.types import OffsetRange, TopicPartition
 
@@ -94,6 +94,11 @@ class LogDir:
         self._logs: dict[TopicPartition, Log] = {}
         self._forgotten = 0  # how often logs were removed from these
 
+    @cached_property
+    def is_stored(self) -> bool:
+        """Whether it is a backup in an object store (storage.log.stored_dir)."""
+        return is_stored(self.path)
+
     @staticmethod
     def open_read_only(
         path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None, tier: Tier | None = None
@@ -106,6 +111,10 @@ class LogDir:
         check_log_dir(Path(path))
         log_dir = LogDir(Path(path), config=config, clock=SystemClock() if clock is None else clock)
         log_dir.use_tier(tier)
+        if log_dir.is_stored:
+            from storage.log.stored_dir import keep
+
+            keep(log_dir.path)
         log_dir.refresh()
         return log_dir
 
@@ -228,6 +237,10 @@ class LogDir:
         # Imported here: a caller that only lists partitions needs neither this nor the reading code.
         from storage.log.read_only_log import ReadOnlyLog
 
+        if self.is_stored:
+            from storage.log.stored_dir import stored_log
+
+            return stored_log(tp, self.path)
         return ReadOnlyLog(
             tp,
             self.path / tp.dir_name,

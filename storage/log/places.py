@@ -9,6 +9,7 @@ from typing import Final
 
 from storage.errors import BadDestination, NotALogDir
 from storage.files import names
+from storage.files.cache_files import cache_directory
 from storage.files.listing import scan_quietly
 from storage.files.names import DirKind
 from storage.files.opening import real_place
@@ -30,6 +31,13 @@ _PARTITION_MARKS: Final = frozenset(
 _SET_ASIDE: Final = (DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)
 _EXPECTED: Final = "meta.properties, a checkpoint file, or directories of partitions such as orders-0"
 _SHOWN: Final = 3
+STORED_MANIFEST: Final = "manifest.json"  # of a backup in an object store: its key there, and its name in the cache
+
+
+def is_stored(path: Path) -> bool:
+    """Whether a directory has the small files of a backup in an object store, which storage.log.stored_dir has laid
+    out in the user's cache directory."""
+    return os.path.lexists(path / STORED_MANIFEST) and _real(path.parent) == _real(cache_directory("store"))
 
 
 def is_log_dir(path: Path) -> bool:

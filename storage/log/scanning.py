@@ -235,7 +235,8 @@ class _BatchScan:
         """What cannot be had from a tier: the rest of the segment, because nothing else there tells where batches
         begin."""
         first = self._offset_before(position) + 1 if position else self._segment.base_offset
-        return SpanDamage(position, self._limit, unavailable(first, self._end_offset, error.found, error.path))
+        kind = self._segment.remote_kind
+        return SpanDamage(position, self._limit, unavailable(first, self._end_offset, error.found, error.path, kind))
 
     def _error(
         self, kind: type[StorageError], what: str, position: int, offset: int, expected: object, found: object

@@ -294,6 +294,11 @@ class Segment:
         return isinstance(self.log, TieredFile)
 
     @property
+    def remote_kind(self) -> str:
+        """What kind of place it is in, for people; empty where it is here."""
+        return self.log.span.where if isinstance(self.log, TieredFile) else ""
+
+    @property
     def content_key(self) -> str | None:
         """What tells a segment's bytes from any others without a read, which in a far tier takes long; None elsewhere,
         where its file is looked at."""

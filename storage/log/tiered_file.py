@@ -25,7 +25,7 @@ REQUESTS_AT_ONCE: Final = 16  # of a tier, by whoever needs several
 class Span(NamedTuple):
     """Bytes from `start` to `end` (excluded) of a remote segment's .log; all of it if `is_whole`. Its first batch
     begins at `base_offset`, or behind it; `end_offset` (excluded) is where the next segment begins. `remote`: None
-    where nothing is there, for the `reason`."""
+    where nothing is there, for the `reason`. `where`: what kind of place that is, for people."""
 
     base_offset: int
     end_offset: int
@@ -34,11 +34,12 @@ class Span(NamedTuple):
     remote: RemoteSegment | None
     is_whole: bool = True
     reason: str = "no segment in the tier has them"
+    where: str = "tiered storage"
 
 
-def unavailable(first_offset: int, end_offset: int, reason: object, path: Path | None) -> TierUnavailable:
-    """The error for messages up to `end_offset` (excluded) that a tier does not give."""
-    what = f"messages {first_offset} to {end_offset - 1} are in tiered storage and cannot be read"
+def unavailable(first_offset: int, end_offset: int, reason: object, path: Path | None, where: str) -> TierUnavailable:
+    """The error for messages up to `end_offset` (excluded) that a tier or a backup (`where`) does not give."""
+    what = f"messages {first_offset} to {end_offset - 1} are in {where} and cannot be read"
     return TierUnavailable(what, path=path, offset=first_offset, found=reason)
 
 
@@ -116,7 +117,7 @@ class TieredFile(LogFile):
         except (StorageError, OSError) as error:
             self._failures += 1
             self._look_later()
-            raise unavailable(span.base_offset, span.end_offset, error_text(error), self.path) from error
+            raise unavailable(span.base_offset, span.end_offset, error_text(error), self.path, span.where) from error
 
     @property
     def _size(self) -> int:

@@ -302,7 +302,7 @@ def _notes_of_partitions(revival: Revival) -> Iterator[str]:
         remote = [segment for segment in replica.snapshot.segments if segment.is_remote]
         if remote:
             size = sum(segment.size for segment in remote)
-            yield f"{one.tp}: {len(remote)} segments with {size} bytes are from tiered storage"
+            yield f"{one.tp}: {len(remote)} segments with {size} bytes are from {remote[0].remote_kind}"
         for problem in replica.problems:
             yield f"not used: {problem}"
         torn = replica.snapshot.active_size - replica.snapshot.active_end

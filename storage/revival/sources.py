@@ -36,7 +36,7 @@ from storage.files.names import DirKind, FileKind
 from storage.files.opening import exists
 from storage.log.batch_choice import LogCopy, choose_batches
 from storage.log.log_dir import LogDir
-from storage.log.places import is_marked
+from storage.log.places import is_marked, is_stored
 from storage.log.read_only_log import ReadOnlyLog
 from storage.log.reader import last_batch
 from storage.log.remote_metadata import KnownSegment, RemoteMetadata
@@ -44,6 +44,7 @@ from storage.log.scanning import scan_batches
 from storage.log.segment import parts_of
 from storage.log.segments import live_offsets
 from storage.log.snapshot import Log, LogSnapshot
+from storage.log.stored_dir import stored_log
 from storage.log.tiered_log import RemotePart, TieredLog
 from storage.log.tiering import is_tiered, remote_offsets
 from storage.tier.tier import Tier
@@ -284,7 +285,9 @@ def _replica(
         return remote_offsets(first_offset, None if starts is None else start, epochs or LeaderEpochs(), lambda: tiered)
 
     log: Log = ReadOnlyLog(tp, path, lambda: start, lambda: point, remote)
-    if tier is not None and tp.topic not in names.KAFKAS_OWN_TOPICS:
+    if is_stored(source.path):
+        log = stored_log(tp, source.path)
+    elif tier is not None and tp.topic not in names.KAFKAS_OWN_TOPICS:
 
         def events() -> Mapping[str, KnownSegment] | None:
             return None if topic_id is None else metadata.segments(topic_id, tp.partition)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cachetools import LRUCache
 
@@ -18,11 +18,8 @@ from storage.errors import CorruptData
 from storage.files.cache_files import CacheFiles, cache_directory
 from storage.format.checksum import crc32c
 from storage.tier.layouts import StoredObject
-from storage.tier.remote_segments import RemoteFile
-
-if TYPE_CHECKING:
-    pass
-
+from storage.tier.object_places import Place
+from storage.tier.remote_segments import ObjectFile, RemoteFile
 
 MEMORY_BYTES: Final = 64 << 20
 DISK_BYTES: Final = 1 << 30
@@ -39,14 +36,18 @@ _Key = tuple[StoredObject, int, bool]
 
 
 class BlockCache:
-    """Blocks in memory, least recently used ones given up first, and those of far places in the cache directory.
-    Thread-safe."""
+    """Blocks in memory, least recently used ones given up first, and those of far places in the cache directory, where
+    nothing is kept if `disk_bytes` is 0. Thread-safe."""
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES, directory: Path | None = None):
         self.files: Final = CacheFiles(directory or cache_directory("tier"), ".block", disk_bytes)
         # Guarded by the lock. A block that is larger than all that is kept takes the place of all others.
         self._lock: Final = threading.Lock()
         self._blocks: LRUCache[_Key, memoryview] = LRUCache(memory_bytes, lambda block: min(len(block), memory_bytes))
+
+    def is_kept(self, place: Place) -> bool:
+        """Whether the blocks of a place are kept in the cache directory."""
+        return self.files.max_bytes > 0 and not place.is_local
 
     def get(self, key: _Key) -> memoryview | None:
         with self._lock:
@@ -163,7 +164,7 @@ class BlockFile(RemoteFile):
 
     def _kept(self, number: int) -> memoryview | None:
         ahead = self._cache.take(self._key(number, decoded=False))
-        if ahead is not None or self._object.place.is_local:
+        if ahead is not None or not self._cache.is_kept(self._object.place):
             return ahead
         key = self._file_key(number)
         data = self._cache.files.read(key)
@@ -175,5 +176,16 @@ class BlockFile(RemoteFile):
         return memoryview(data)[:-_CRC_BYTES]
 
     def _keep(self, number: int, data: memoryview) -> None:
-        if not self._object.place.is_local:
+        if self._cache.is_kept(self._object.place):
             self._cache.files.write(self._file_key(number), bytes(data) + crc32c(data).to_bytes(_CRC_BYTES, "big"))
+
+
+def open_object(stored: StoredObject, cache: BlockCache) -> RemoteFile:
+    """An object that is a file as the broker had it: read by ranges, and from far places in blocks that are kept."""
+    if stored.place.is_local:
+        return ObjectFile(stored.place, stored.key, stored.size)
+
+    def range_of(number: int) -> tuple[int, int]:
+        return number * RANGE_BYTES, min(RANGE_BYTES, stored.size - number * RANGE_BYTES)
+
+    return BlockFile(stored, stored.size, RANGE_BYTES, range_of, None, cache)

@@ -141,7 +141,7 @@ def _xor(one: bytes, other: bytes) -> bytes:
 
 
 def _no_cryptography(name: str, error: ImportError) -> TierUnavailable:
-    advice = "Install it: pip install 'kafkafs[tier]'"
+    advice = "Install it: pip install 'kafkafs[store]'"
     return TierUnavailable(
         "is encrypted, and the package cryptography is missing", path=name, found=error, advice=advice
     )

@@ -1,27 +1,37 @@
-"""Where a tier's objects are: a directory, or a URL that fsspec knows (`s3://bucket/prefix`).
+"""Where the objects of a tier or a backup are: a directory, or a URL that fsspec knows (`s3://bucket/prefix`).
 
 An object has a key: its path below the place, parts separated by `/`. What is in a place may come from a stranger, and
 who reads it may be root: in a directory no symbolic link is followed and only regular files are opened
-(storage/files/opening.py). A place may be on another machine, so a request may be slow or fail at any time:
-`TierUnavailable` then says what and why.
+(storage/files/opening.py). A place may be on another machine, so a request may be slow or fail at any time: it is
+repeated where that may help, and `TierUnavailable` then says which request failed, and why.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import random
+import re
 import stat
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from storage.errors import TierUnavailable
+from storage.files.disk import RealDisk, replace_file
 from storage.files.opening import open_below
 
-_NO_EXTRA: Final = "Install it: pip install 'kafkafs[tier]'"
+_T = TypeVar("_T")
+_NO_EXTRA: Final = "Install it: pip install 'kafkafs[store]'"
+_WAITS_S: Final = (0.3, 1.0, 3.0)  # s3fs, gcsfs and adlfs repeat a request before that, each in its own way
+_STATUS_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
+_ERRNO_AGAIN: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, errno.EREMOTEIO})
+_PASSWORD: Final = re.compile(r"(?<=://)[^/@]*:[^/@]*@")
 _O_NOATIME: Final[int] = getattr(os, "O_NOATIME", 0)
 
 
@@ -36,11 +46,11 @@ class Entry:
 
 
 class Place(ABC):
-    """`name`: as the person gave it. `path`: the parts of its path; the last may name a partition. `is_local`: byte
-    ranges are read as fast as a file's."""
+    """`name`: as the person gave it, without a password. `path`: the parts of its path; the last may name a partition.
+    `is_local`: byte ranges are read as fast as a file's."""
 
     def __init__(self, name: str, path: tuple[str, ...], *, is_local: bool) -> None:
-        self.name: Final = name
+        self.name: Final = _PASSWORD.sub("***@", name)
         self.path: Final = path
         self.is_local: Final = is_local
 
@@ -57,18 +67,34 @@ class Place(ABC):
     def read(self, key: str, position: int, size: int) -> bytes:
         """Bytes of an object; fewer if it ends before. TierUnavailable."""
 
+    @abstractmethod
+    def size_of(self, key: str) -> int | None:
+        """The size of an object; None where there is none. TierUnavailable."""
+
+    @abstractmethod
+    def keys(self) -> list[str]:
+        """The keys of all objects, ascending. TierUnavailable."""
+
+    @abstractmethod
+    def write(self, key: str, data: bytes | bytearray) -> None:
+        """Makes an object, or replaces it as a whole. TierUnavailable."""
+
+    @abstractmethod
+    def remove(self, keys: Sequence[str]) -> None:
+        """Removes the objects that are there. TierUnavailable."""
+
     @contextmanager
-    def _plainly(self, key: str) -> Iterator[None]:
+    def _plainly(self, key: str, request: str = "read") -> Iterator[None]:
         try:
             yield
         except TierUnavailable:
             raise
         except FileNotFoundError as error:
-            what = "is not in the tier" if key else "there is no such directory"
+            what = "there is no such object" if key else "there is no such directory"
             raise TierUnavailable(what, path=self.object_name(key)) from error
         except Exception as error:  # every backend of fsspec has errors of its own
             reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-            raise TierUnavailable("cannot be read", path=self.object_name(key), found=reason) from error
+            raise TierUnavailable(f"cannot be {request}", path=self.object_name(key), found=reason) from error
 
 
 class Directory(Place):
@@ -103,6 +129,39 @@ class Directory(Place):
             finally:
                 os.close(fd)
 
+    def size_of(self, key: str) -> int | None:
+        with self._plainly(key):
+            try:
+                fd = self._open(key, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            try:
+                return os.fstat(fd).st_size
+            finally:
+                os.close(fd)
+
+    def keys(self) -> list[str]:
+        return sorted(self._keys_below("")) if self._root.is_dir() else []
+
+    def _keys_below(self, key: str) -> Iterator[str]:
+        for entry in self.entries(key):
+            below = f"{key}/{entry.name}".lstrip("/")
+            if entry.size is None:
+                yield from self._keys_below(below)
+            else:
+                yield below
+
+    def write(self, key: str, data: bytes | bytearray) -> None:
+        path = self._root / key
+        with self._plainly(key, "written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(RealDisk(), path, bytes(data))
+
+    def remove(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            with self._plainly(key, "removed"), suppress(FileNotFoundError):
+                RealDisk().unlink(self._root / key)
+
     def _open(self, key: str, flags: int) -> int:
         try:
             return open_below(self._root, key, flags | os.O_CLOEXEC | _O_NOATIME)
@@ -121,43 +180,84 @@ def _entry(found: os.DirEntry[str]) -> Entry | None:
 
 
 class Url(Place):
-    """A URL, by fsspec (extra `tier`). Settings of its backend are those that it takes from the environment
-    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …) and from fsspec's configuration files. TierUnavailable where a package is
-    missing."""
+    """A URL, by fsspec (extra `store`). Settings of its backend are those that it takes from the environment
+    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …) and from fsspec's configuration files. `parameters`: of each upload, as the
+    backend takes them (`StorageClass`). TierUnavailable where a package is missing."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, parameters: Mapping[str, str]) -> None:
         scheme, _, rest = name.partition("://")
-        _import_backend(name, scheme.rpartition("::")[2])
         super().__init__(name, (scheme, *(part for part in rest.split("/") if part)), is_local=False)
+        _import_backend(self.name, scheme.rpartition("::")[2])
+        self._url: Final = name
+        self._parameters: Final = dict(parameters)
         self._lock: Final = threading.Lock()
         self._opened: tuple[int, Any, str] | None = None  # guarded by the lock
 
     def entries(self, key: str) -> list[Entry]:
-        with self._plainly(key):
-            system, root = self._system()
+        def request(system: Any, path: str) -> Any:
             try:
-                found = system.ls(f"{root}/{key}".rstrip("/"), detail=True)
+                return system.ls(path, detail=True)
             except FileNotFoundError:
                 if not key:
                     raise
                 return []
-            entries = []
-            for info in found:
-                name = str(info["name"]).rstrip("/").rpartition("/")[2]
-                if info["type"] == "directory":
-                    entries.append(Entry(name, None))
-                elif name and info["type"] == "file" and isinstance(info.get("size"), int):
-                    version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified")
-                    entries.append(Entry(name, info["size"], str(version or "")))
-            return sorted(entries, key=lambda entry: entry.name)
+
+        entries = []
+        for info in self._repeated("listed", key, request):
+            name = str(info["name"]).rstrip("/").rpartition("/")[2]
+            if info["type"] == "directory":
+                entries.append(Entry(name, None))
+            elif name and info["type"] == "file" and isinstance(info.get("size"), int):
+                version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified")
+                entries.append(Entry(name, info["size"], str(version or "")))
+        return sorted(entries, key=lambda entry: entry.name)
 
     def read(self, key: str, position: int, size: int) -> bytes:
         if size <= 0:
             return b""
-        with self._plainly(key):
+        end = position + size
+        what = f"read from byte {position} to {end - 1}"
+        return self._repeated(what, key, lambda system, path: bytes(system.cat_file(path, start=position, end=end)))
+
+    def size_of(self, key: str) -> int | None:
+        def request(system: Any, path: str) -> int | None:
+            try:
+                return int(system.info(path)["size"])
+            except FileNotFoundError:
+                return None
+
+        return self._repeated("looked at", key, request)
+
+    def keys(self) -> list[str]:
+        def request(system: Any, path: str) -> list[str]:
+            return sorted(str(name).removeprefix(path).lstrip("/") for name in system.find(path))
+
+        return self._repeated("listed", "", request)
+
+    def write(self, key: str, data: bytes | bytearray) -> None:
+        self._repeated("written", key, lambda system, path: system.pipe_file(path, data, **self._parameters))
+
+    def remove(self, keys: Sequence[str]) -> None:
+        def request(system: Any, root: str) -> None:
+            with suppress(FileNotFoundError):
+                system.rm([f"{root}/{key}" for key in keys])
+
+        if keys:
+            self._repeated("removed", "", request)
+
+    def _repeated(self, what: str, key: str, request: Callable[[Any, str], _T]) -> _T:
+        """The answer to a request, given the file system and the path of the object."""
+        with self._plainly(key, what):
+            for wait_s in _WAITS_S:
+                system, root = self._system()
+                try:
+                    return request(system, f"{root}/{key}".rstrip("/"))
+                except Exception as error:  # every backend of fsspec has errors of its own
+                    if not _may_help(error):
+                        raise
+                time.sleep(wait_s * random.uniform(0.5, 1.5))
             system, root = self._system()
-            data: bytes = system.cat_file(f"{root}/{key}", start=position, end=position + size)
-            return data
+            return request(system, f"{root}/{key}".rstrip("/"))
 
     def _system(self) -> tuple[Any, str]:
         """The file system and the root in it. One for each process: the threads of a backend do not survive a fork."""
@@ -165,9 +265,22 @@ class Url(Place):
             if self._opened is None or self._opened[0] != os.getpid():
                 import fsspec
 
-                system, root = fsspec.core.url_to_fs(self.name, use_listings_cache=False, skip_instance_cache=True)
+                system, root = fsspec.core.url_to_fs(self._url, use_listings_cache=False, skip_instance_cache=True)
                 self._opened = (os.getpid(), system, str(root).rstrip("/"))
             return self._opened[1], self._opened[2]
+
+
+def _may_help(error: BaseException) -> bool:
+    """Whether a request that failed so may succeed when it is repeated."""
+    cause = error.__cause__ or error
+    response = getattr(cause, "response", None)
+    answer = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
+    for status in (answer, *(getattr(cause, name, None) for name in ("status", "status_code", "code"))):
+        if isinstance(status, int):
+            return status in _STATUS_AGAIN
+    if isinstance(error, OSError):
+        return isinstance(error, (ConnectionError, TimeoutError)) or error.errno in _ERRNO_AGAIN
+    return "http" in type(cause).__module__ and "Error" in type(cause).__name__
 
 
 def _import_backend(name: str, scheme: str) -> None:
@@ -183,9 +296,9 @@ def _import_backend(name: str, scheme: str) -> None:
         raise TierUnavailable("is a URL of an unknown kind", path=name, found=error) from error
 
 
-def open_place(name: str) -> Place:
+def open_place(name: str, parameters: Mapping[str, str] | None = None) -> Place:
     """The place that a person names: a URL with `://` in it, or else a directory. It is first looked at when used.
-    TierUnavailable as `Url`."""
+    `parameters`, TierUnavailable: as `Url`."""
     if name.startswith("file://"):
         return Directory(name.removeprefix("file://"))
-    return Url(name) if "://" in name else Directory(name)
+    return Url(name, parameters or {}) if "://" in name else Directory(name)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Final
 
@@ -61,6 +63,44 @@ class ObjectFile(RemoteFile):
             found = position + len(data)
             raise CorruptData("object is cut off", path=self.name, expected=f"{self.size} bytes", found=found)
         return memoryview(data)
+
+
+class JoinedFile(RemoteFile):
+    """Files back to back, as one."""
+
+    __slots__ = ("_ends", "_parts")
+
+    def __init__(self, name: str, parts: Sequence[RemoteFile]) -> None:
+        self._parts: Final = tuple(parts)
+        self._ends: Final = tuple(accumulate(part.size for part in parts))
+        super().__init__(name, self._ends[-1] if self._ends else 0)
+
+    @property
+    def content_key(self) -> str | None:
+        keys = [part.content_key for part in self._parts]
+        return repr(keys) if keys and None not in keys else None
+
+    def read(self, position: int, size: int) -> memoryview:
+        end, pieces = min(position + size, self.size), []
+        while position < end:
+            slot = bisect_right(self._ends, position)
+            start = self._ends[slot] - self._parts[slot].size
+            pieces.append(self._parts[slot].read(position - start, min(end, self._ends[slot]) - position))
+            position = min(end, self._ends[slot])
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+
+class BytesFile(RemoteFile):
+    """A file whose bytes are known."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, name: str, data: bytes) -> None:
+        super().__init__(name, len(data))
+        self._data: Final = data
+
+    def read(self, position: int, size: int) -> memoryview:
+        return memoryview(self._data)[position : position + size]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from typing import Final
 
 from storage.errors import StorageError
 from storage.tier import manifests
-from storage.tier.blocks import RANGE_BYTES, BlockCache, BlockFile
+from storage.tier.blocks import BlockCache, open_object
 from storage.tier.data_keys import DataKeys
 from storage.tier.layouts import Layout, PartitionDirectory, StoredObject, Wanted, find, segments
 from storage.tier.object_places import Entry, Place, open_place
-from storage.tier.remote_segments import ObjectFile, RemoteFile, RemoteSegment, TopicIdPartition
+from storage.tier.remote_segments import RemoteFile, RemoteSegment, TopicIdPartition
 
 _STALE_SECONDS: Final = 15.0  # what is above the partitions' directories is listed again after this
 _MOST_LISTINGS: Final = 10_000
@@ -130,13 +130,7 @@ class Tier:
         return entries
 
     def _opened(self, stored: StoredObject) -> RemoteFile:
-        if stored.place.is_local:
-            return ObjectFile(stored.place, stored.key, stored.size)
-
-        def range_of(number: int) -> tuple[int, int]:
-            return number * RANGE_BYTES, min(RANGE_BYTES, stored.size - number * RANGE_BYTES)
-
-        return BlockFile(stored, stored.size, RANGE_BYTES, range_of, None, self._cache)
+        return open_object(stored, self._cache)
 
 
 def _each_once(found: Sequence[RemoteSegment]) -> list[RemoteSegment]:

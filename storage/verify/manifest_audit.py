@@ -3,7 +3,8 @@
 The other files (indexes, snapshots, epochs, checkpoints) are compared in a directory that was closed in order, as long
 as nothing was added since and segments begin where they did: then each of them is as it was. Otherwise only those that
 no message changes are: ids, configurations, the cluster's metadata. None are in a broker's directory, to which the
-backup was restored. The log start offset stays in any case: raised, it hides messages.
+backup was restored. The log start offset stays in any case: raised, it hides messages. Of a backup in an object store
+all objects are read and compared.
 
 Ranges of batches are compared, not files: the directory may have other segments than the source had, and grow. Each
 range is read from the batch with its first offset to the one with its last. Where its SHA-256 differs, checksums show
@@ -13,8 +14,9 @@ epoch), or other batches are there.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -23,7 +25,7 @@ from typing import Final
 
 from storage.errors import StorageError
 from storage.files import names
-from storage.files.manifest import Manifest, ManifestPartition, digest_file
+from storage.files.manifest import Manifest, ManifestFile, ManifestPartition, digest_file
 from storage.files.names import FileKind
 from storage.files.opening import exists
 from storage.format.decoder import verify_crcs
@@ -33,6 +35,8 @@ from storage.log.log_dir import LogDir
 from storage.log.reader import find_batch
 from storage.log.segment import LargeBatch, parts_of
 from storage.log.snapshot import LogSnapshot
+from storage.log.stored_dir import backup_at
+from storage.log.stored_log import Backup
 from storage.progress import NoProgress, Progress, working
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Findings, Repair
@@ -60,6 +64,7 @@ def verify_manifest(
         manifest = replace(manifest, files={})
     in_use = not exists(path / names.CLEAN_SHUTDOWN)
     grown = in_use or log_dir.all_partitions() != sorted(manifest.partitions)
+    digest = partial(_digest_stored, backup_at(log_dir.path)) if log_dir.is_stored else partial(_digest_here, path)
     total = sum(found.size_bytes for listed in chosen.values() for found in listed.ranges)
     with working(report, "manifest", total), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         for tp, listed in sorted(chosen.items()):
@@ -70,8 +75,8 @@ def verify_manifest(
                 grown |= has_more
                 _check_start(snapshot, listed, path / tp.dir_name, findings)
                 bases = {segment.base_offset for segment in snapshot.segments}
-                is_other = in_use or has_more or bases != _bases(manifest, tp)
-                _check_files(path, manifest, tp.dir_name, findings, grown=is_other)
+                is_other = in_use or has_more or (bases != _bases(manifest, tp) and not log_dir.is_stored)
+                _check_files(path, manifest, tp.dir_name, digest, findings, grown=is_other)
                 check = partial(_check, snapshot, directory=path / tp.dir_name)
                 checks = pool.map(check, listed.ranges)
                 for found, wrong in zip(listed.ranges, checks, strict=True):
@@ -79,7 +84,7 @@ def verify_manifest(
                     if wrong is not None:
                         findings.add(wrong)
         if only is None:
-            _check_files(path, manifest, "", findings, grown=grown)
+            _check_files(path, manifest, "", digest, findings, grown=grown)
     return findings.list()
 
 
@@ -99,21 +104,39 @@ def _check_start(snapshot: LogSnapshot, listed: ManifestPartition, directory: Pa
         findings.add(Finding(FaultKind.MANIFEST_DIFFERS, directory, _RESTORE, what, expected=before, found=start))
 
 
-def _check_files(path: Path, manifest: Manifest, directory: str, findings: Findings, *, grown: bool) -> None:
-    """The files of one directory, "" for the log directory itself. `grown`: there is more in it than is listed."""
+def _digest_here(path: Path, name: str) -> ManifestFile | None:
+    return digest_file(path / name)
+
+
+def _digest_stored(backup: Backup, name: str) -> ManifestFile | None:
+    file = backup.file(name)
+    return None if file is None else ManifestFile(file.size, hashlib.sha256(file.whole()).hexdigest())
+
+
+def _check_files(
+    path: Path,
+    manifest: Manifest,
+    directory: str,
+    digest: Callable[[str], ManifestFile | None],
+    findings: Findings,
+    *,
+    grown: bool,
+) -> None:
+    """The files of one directory, "" for the log directory itself. `digest`: a file as it is now. `grown`: there is
+    more in it than is listed."""
     for name, listed in sorted(manifest.files.items()):
         place, _, file = name.rpartition("/")
         if place != directory or (grown and file not in _NEVER_CHANGE):
             continue
         try:
-            found = digest_file(path / name)
-        except OSError as error:
+            found = digest(name)
+        except (StorageError, OSError) as error:
             findings.add(Finding.of_error(FaultKind.MANIFEST_DIFFERS, error, path / name, _RESTORE))
             continue
         if found is None:
             what = "file that the manifest lists is not here"
             findings.add(Finding(FaultKind.MANIFEST_MISSING, path / name, _RESTORE, what))
-        elif found != listed:
+        elif (found.size_bytes, found.sha256) != (listed.size_bytes, listed.sha256):
             what = "file is not as the manifest lists it"
             expected, has = (f"{one.size_bytes} bytes with SHA-256 {one.sha256}" for one in (listed, found))
             findings.add(Finding(FaultKind.MANIFEST_DIFFERS, path / name, _RESTORE, what, expected=expected, found=has))

@@ -1,0 +1,418 @@
+"""An object store as the destination of a mirror: the source's segments as objects, and a manifest that names them.
+
+A reader reads the manifest, and then only objects that it names. No object is ever replaced: its key has the SHA-256 of
+its bytes. So a reader sees a whole backup at any time, and what a stopped mirror leaves is:
+
+1. the new ranges, indexes and snapshots are uploaded → the previous backup, and objects that nothing names; the next
+                                                       mirror finds the large ones there and uploads them no more
+2. the manifest is replaced                           → this backup, and objects that only the previous one named
+3. what the previous manifest lists as `superseded`,
+   and with `delete` whatever no manifest names, is
+   removed                                            → this backup; what is left, the next mirror with `delete` removes
+
+A range is 32 MiB of a segment, or what is left at its end. The last range of the last segment is replaced in each run
+in which the log has grown; the object that had it is removed by the run after that, so that whoever has opened the
+previous backup can read it until then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from threading import Condition
+from typing import Final, NamedTuple
+
+from storage.backup.manifest_recorder import ManifestRecorder
+from storage.backup.mirror import Chosen, Mirrored, check_cut, check_topic_id
+from storage.errors import InvalidRecord
+from storage.files import leader_epochs, metadata_checkpoint, names, offset_index, time_index
+from storage.files import manifest as manifests
+from storage.files.cluster_metadata import read_bootstrap
+from storage.files.manifest import (
+    Manifest,
+    ManifestFile,
+    ManifestPartition,
+    ManifestSegment,
+    ManifestTopic,
+    file_key,
+    range_key,
+)
+from storage.files.metadata_checkpoint import cluster_records
+from storage.files.names import FileKind, segment_file
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
+from storage.format.decoder import verify_crcs
+from storage.format.range_digest import BatchRange, RangeDigest
+from storage.log.batch_choice import check_one_log
+from storage.log.batch_spans import spans_between
+from storage.log.log_dir import LogDir
+from storage.log.places import STORED_MANIFEST
+from storage.log.scanning import scan_sound_batches
+from storage.log.segment import LargeBatch, Segment, bytes_of, parts_of
+from storage.log.segments import live_offsets
+from storage.log.snapshot import LogSnapshot
+from storage.log.stored_log import ranges_of_segments
+from storage.log.tiering import TIERED_KEYS
+from storage.tier.object_places import Place
+from storage.types import TopicPartition
+
+_RANGE_BYTES: Final = 32 << 20
+_AT_ONCE: Final = 8
+_AT_ONCE_BYTES: Final = 96 << 20  # in memory
+_IN_MANIFEST_BYTES: Final = 4 << 10
+_LOOKED_FOR_BYTES: Final = 4 << 20  # of an object that a stopped mirror may have uploaded
+_INDEXES: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+class _Uploads:
+    """Uploads side by side, within a limit of memory. Used by one thread."""
+
+    def __init__(self, place: Place, present: set[str]) -> None:
+        """`present`: keys of objects that are there."""
+        self._place = place
+        self._present = present
+        self._pool = ThreadPoolExecutor(_AT_ONCE, "mirror-upload")
+        self._room = Condition()
+        self._bytes = 0  # guarded by the condition's lock
+        self._begun: list[Future[None]] = []
+
+    def put(self, key: str, data: bytes | bytearray) -> None:
+        """Begins an upload, unless the object is there. Raises the error of an earlier one."""
+        if key in self._present:
+            return
+        self._present.add(key)
+        with self._room:
+            self._room.wait_for(lambda: not self._bytes or self._bytes + len(data) <= _AT_ONCE_BYTES)
+            self._bytes += len(data)
+        done = [one for one in self._begun if one.done()]
+        self._begun = [one for one in self._begun if not one.done()]
+        for one in done:
+            one.result()
+        self._begun.append(self._pool.submit(self._put, key, data))
+
+    def wait(self) -> None:
+        """Until all that was begun has ended. Raises the first error."""
+        begun, self._begun = self._begun, []
+        for one in begun:
+            one.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _put(self, key: str, data: bytes | bytearray) -> None:
+        try:
+            if len(data) < _LOOKED_FOR_BYTES or self._place.size_of(key) != len(data):
+                self._place.write(key, data)
+        finally:
+            with self._room:
+                self._bytes -= len(data)
+                self._room.notify()
+
+
+class _Listed(NamedTuple):
+    """A segment as a manifest lists it. `files`: its indexes, and the producer snapshots at its end, by path."""
+
+    segment: ManifestSegment
+    ranges: tuple[BatchRange, ...]
+    files: Mapping[str, ManifestFile]
+
+    def keys(self, tp: TopicPartition) -> set[str]:
+        """The keys of its objects."""
+        return {range_key(tp, one) for one in self.ranges} | _file_keys(self.files)
+
+
+@dataclass(slots=True)
+class _Copied:
+    """What the manifest will say of a partition. `replaced`: keys of objects of a segment that has grown since."""
+
+    log_start_offset: int
+    segments: list[_Listed] = field(default_factory=list)
+    replaced: set[str] = field(default_factory=set)
+    epochs: ManifestFile | None = None
+
+    @property
+    def ranges(self) -> tuple[BatchRange, ...]:
+        return tuple(chain.from_iterable(one.ranges for one in self.segments))
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset after the last message, or where an empty last segment begins."""
+        ends = [one.ranges[-1].last_offset + 1 for one in self.segments[-2:] if one.ranges]
+        return max(self.log_start_offset, *ends, *(one.segment.base_offset for one in self.segments[-1:]), 0)
+
+    def listing(self) -> ManifestPartition:
+        segments = tuple(one.segment for one in self.segments)
+        return ManifestPartition(self.log_start_offset, self.log_end_offset, self.ranges, segments)
+
+    def files(self, tp: TopicPartition) -> Iterator[tuple[str, ManifestFile]]:
+        """The files in its directory, by path."""
+        for one in self.segments:
+            yield from one.files.items()
+        if self.epochs is not None:
+            yield f"{tp.dir_name}/{names.LEADER_EPOCH_CHECKPOINT}", self.epochs
+
+
+class StoreCopy:
+    """A `Destination`. Used as a context manager; `finish` makes what was copied the backup. `delete`: segments that
+    the source no longer has leave the backup, and objects that it does not need leave the store.
+
+    An upload that fails ends the mirror (TierUnavailable). A partition that fails stays as the previous backup has it.
+    """
+
+    def __init__(self, place: Place, recorder: ManifestRecorder, *, delete: bool = False) -> None:
+        self._place: Final = place
+        self._recorder: Final = recorder
+        self._delete: Final = delete
+        self._previous: Final = recorder.previous or Manifest(None, 0, 0, None)
+        self._previous_files: Final[dict[str, dict[str, ManifestFile]]] = defaultdict(dict)
+        for path, file in self._previous.files.items():
+            directory, _, name = path.rpartition("/")
+            self._previous_files[directory][name] = file
+        self._uploads: Final = _Uploads(place, _keys(self._previous))
+        self._copied: Final[dict[TopicPartition, _Copied]] = {}
+        self._files: Final[dict[str, ManifestFile]] = {}  # of the log directory itself
+        self._source: LogDir | None = None
+
+    def __enter__(self) -> StoreCopy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._uploads.close()
+
+    def begin(
+        self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
+    ) -> None:
+        self._source = source
+        cluster = source.cluster_metadata() or read_bootstrap(source.path)
+        records = [] if cluster is None else cluster_records(cluster)
+        if records:  # without a time, so that it is another file only if it says something else
+            self._files[names.BOOTSTRAP_CHECKPOINT] = _in_manifest(metadata_checkpoint.bootstrap(records, 0))
+
+    def end_offset(self, tp: TopicPartition) -> int:
+        listed = self._previous.partitions.get(tp)
+        return 0 if listed is None else listed.log_end_offset
+
+    def copy(self, chosen: Chosen, result: Mirrored, recorder: ManifestRecorder | None) -> Iterator[int]:
+        tp, snapshot = chosen.tp, chosen.snapshot
+        before = self._previous.partitions.get(tp, ManifestPartition(snapshot.log_start_offset, 0))
+        is_same = self._check(chosen, before)
+        listed = {
+            segment.base_offset: _Listed(segment, ranges, files)
+            for segment, ranges, files in zip(
+                before.segments, ranges_of_segments(before), self._files_of(tp, before), strict=True
+            )
+        }
+        growing = before.segments[-1].base_offset if before.segments else -1
+        copied = _Copied(snapshot.log_start_offset if self._delete else before.log_start_offset)
+        if not self._delete:
+            # The backup keeps what the source has lost at its beginning.
+            first = snapshot.segments[0].base_offset if snapshot.segments else before.log_end_offset
+            copied.segments += [one for base, one in listed.items() if base < first]
+        try:
+            for segment in snapshot.segments:
+                end, mark = snapshot.end_position(segment), _mark(segment)
+                known = listed.get(segment.base_offset)
+                if known is not None and (known.segment.mark, known.segment.size_bytes) == (mark, end):
+                    copied.segments.append(known)
+                    continue
+                ranges: tuple[BatchRange, ...] = ()
+                if known is not None and segment.base_offset == growing:
+                    copied.replaced |= known.keys(tp)
+                    if is_same and known.segment.mark.split()[0] == mark.split()[0]:
+                        ranges = tuple(one for one in known.ranges[:-1] if one.size_bytes >= _RANGE_BYTES)
+                for more in self._upload(tp, snapshot, segment, sum(one.size_bytes for one in ranges)):
+                    ranges = (*ranges, more)
+                    yield more.size_bytes
+                files = self._sidecars(chosen, segment, end)
+                copied.segments.append(_Listed(ManifestSegment(segment.base_offset, end, mark), ranges, files))
+        finally:
+            if copied.log_end_offset >= before.log_end_offset:
+                epochs = snapshot.epochs.truncate_from_end(copied.log_end_offset).entries
+                copied.epochs = _in_manifest(leader_epochs.encode(epochs))
+                self._copied[tp] = copied
+                result.log_end_offset = copied.log_end_offset
+
+    def finish(self, until_ms: int | None, now_ms: int) -> Manifest:
+        """Waits for the uploads, and writes the manifest; removes what it says. TierUnavailable."""
+        self._uploads.wait()
+        partitions = {**self._previous.partitions, **{tp: one.listing() for tp, one in self._copied.items()}}
+        directories = {tp.dir_name for tp in self._copied}
+        files = {
+            path: file for path, file in self._previous.files.items() if path.rpartition("/")[0] not in directories
+        }
+        files |= self._files
+        for tp, one in self._copied.items():
+            files |= dict(one.files(tp))
+        written = self._recorder.listing(until_ms, now_ms, partitions, files)
+        copied = {tp.topic for tp in self._copied}
+        failed = {name: topic for name, topic in self._previous.topics.items() if name not in copied}
+        topics = {name: _without_tiers(topic) for name, topic in {**written.topics, **failed}.items()}
+        written = replace(written, topics=topics)
+        keys = _keys(written)
+        replaced = {key for one in self._copied.values() for key in one.replaced}
+        written = replace(written, superseded=tuple(sorted(replaced - keys)))
+        self._place.write(STORED_MANIFEST, manifests.encode(written))
+        stale = set(self._previous.superseded) - keys
+        if self._delete:
+            ours = {key for key in self._place.keys() if _is_ours(key)}  # noqa: SIM118 - it is not a mapping
+            stale = ours - keys - set(written.superseded)
+        self._place.remove(sorted(stale))
+        return written
+
+    def _check(self, chosen: Chosen, before: ManifestPartition) -> bool:
+        """Whether the source still has the last range of the backup as it was copied. InvalidRecord if the backup is of
+        another log."""
+        assert self._source is not None
+        check_one_log(chosen.snapshot, compacted=chosen.compacted)
+        if not before.ranges:
+            return False
+        path = self._place.object_name(chosen.tp.dir_name)
+        topic_id = self._source.topic_info(chosen.source_tp.topic).topic_id
+        check_topic_id(self._recorder.known_topic_id(chosen.tp.topic), topic_id, path)
+        check_cut(chosen, before.log_end_offset, path)
+        snapshot, last = chosen.snapshot, before.ranges[-1]
+        if snapshot.log_end_offset < before.log_end_offset:
+            raise InvalidRecord(
+                "the source has lost messages that the backup has at its end",
+                path=path,
+                expected=f"a log end offset of at least {before.log_end_offset}",
+                found=snapshot.log_end_offset,
+                advice="The backup stays as it is. Mirror into another place",
+            )
+        active, listed = snapshot.active, before.segments[-1]
+        if active is not None and (listed.base_offset, listed.mark) == (active.base_offset, _mark(active)):
+            return True
+        digest = RangeDigest()
+        for span in spans_between(snapshot, last.first_offset, last.last_offset):
+            digest.add(parts_of(span.data), span.table)
+        if digest.batches and digest.result() == last:
+            return True
+        if not chosen.compacted and snapshot.segments and snapshot.segments[0].base_offset <= last.first_offset:
+            raise InvalidRecord(
+                "the backup holds other messages than the source",
+                path=path,
+                offset=last.first_offset,
+                expected=f"the source's batches from offset {last.first_offset} to {last.last_offset}",
+                found="other batches",
+                advice="Mirror into another place",
+            )
+        return False
+
+    def _upload(
+        self, tp: TopicPartition, snapshot: LogSnapshot, segment: Segment, position: int
+    ) -> Iterator[BatchRange]:
+        """Uploads the batches of a segment from a position on; yields the ranges. CorruptBatch and the like."""
+        digest, data = RangeDigest(), bytearray()
+        with closing(scan_sound_batches(snapshot, segment, position)) as windows:
+            for window in windows:
+                table = window.table
+                if not table.rows:
+                    continue
+                part = bytes_of(segment.log, window.buffer, table, 0, table.rows, window.origin)
+                if not isinstance(part, LargeBatch):  # of which the CRC was checked when it was found
+                    damage = verify_crcs(part, table, 0, table.rows, window.origin)
+                    if damage is not None:
+                        damage.error.path = segment.log.path
+                        raise damage.error
+                for piece in parts_of(part):
+                    data += piece
+                digest.add((memoryview(data)[digest.size_bytes :],), table)
+                if digest.size_bytes >= _RANGE_BYTES:
+                    yield self._put_range(tp, digest, data)
+                    digest, data = RangeDigest(), bytearray()
+        if digest.batches:
+            yield self._put_range(tp, digest, data)
+
+    def _put_range(self, tp: TopicPartition, digest: RangeDigest, data: bytearray) -> BatchRange:
+        listed = digest.result()
+        self._uploads.put(range_key(tp, listed), data)
+        return listed
+
+    def _sidecars(self, chosen: Chosen, segment: Segment, end: int) -> dict[str, ManifestFile]:
+        """Uploads a segment's indexes, and the producer snapshots at its end; returns them by path."""
+        found: dict[str, bytes | None] = {}
+        snapshot, base = chosen.snapshot, segment.base_offset
+        is_whole = segment is not snapshot.active
+        for kind in _INDEXES:
+            name = segment_file(base, kind)
+            if is_whole and not segment.is_remote:
+                found[name] = read_whole(segment.path_of(kind), MOST_ENTRIES_BYTES)
+            elif kind is FileKind.OFFSET_INDEX:
+                index = segment.offset_index(end)
+                inside = index.positions < end
+                found[name] = offset_index.encode(index.offsets[inside], index.positions[inside], base)
+            elif kind is FileKind.TIME_INDEX:
+                times = segment.time_index(end)
+                inside = times.offsets < snapshot.log_end_offset
+                found[name] = time_index.encode(times.timestamps[inside], times.offsets[inside], base)
+        if not segment.is_remote:
+            after = snapshot.log_end_offset
+            if is_whole:
+                after = snapshot.segments[snapshot.segments.index(segment) + 1].base_offset
+            for offset in live_offsets(segment.directory, FileKind.PRODUCER_SNAPSHOT):
+                if base < offset <= after:
+                    name = segment_file(offset, FileKind.PRODUCER_SNAPSHOT)
+                    found[name] = read_whole(segment.directory / name, MOST_ENTRIES_BYTES)
+        listed: dict[str, ManifestFile] = {}
+        for name, data in found.items():
+            if data:
+                path = f"{chosen.tp.dir_name}/{name}"
+                listed[path] = _in_manifest(data)
+                if len(data) > _IN_MANIFEST_BYTES:
+                    listed[path] = replace(listed[path], content=None)
+                    self._uploads.put(file_key(path, listed[path]), data)
+        return listed
+
+    def _files_of(self, tp: TopicPartition, before: ManifestPartition) -> list[dict[str, ManifestFile]]:
+        """The files of each segment that the previous manifest lists."""
+        bases = [segment.base_offset for segment in before.segments]
+        found: list[dict[str, ManifestFile]] = [{} for _ in bases]
+        for name, file in self._previous_files.get(tp.dir_name, {}).items():
+            parsed = names.parse_segment_file(name)
+            if parsed is not None and bases:
+                # A snapshot is named for the end of what it covers.
+                find = bisect_left if parsed.kind is FileKind.PRODUCER_SNAPSHOT else bisect_right
+                found[max(find(bases, parsed.offset) - 1, 0)][f"{tp.dir_name}/{name}"] = file
+        return found
+
+
+def _mark(segment: Segment) -> str:
+    """Tells the file of a segment from any other, and from itself once it is changed: inode, size, times."""
+    status = segment.log.stat()
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def _without_tiers(topic: ManifestTopic) -> ManifestTopic:
+    """Without the configuration of remote segments: the backup has their messages as its own."""
+    configs = {key: value for key, value in topic.configs.items() if not key.startswith(TIERED_KEYS)}
+    return replace(topic, configs=configs)
+
+
+def _in_manifest(data: bytes) -> ManifestFile:
+    return ManifestFile(len(data), hashlib.sha256(data).hexdigest(), b64encode(data).decode())
+
+
+def _file_keys(files: Mapping[str, ManifestFile]) -> set[str]:
+    return {file_key(path, file) for path, file in files.items() if file.content is None}
+
+
+def _keys(manifest: Manifest) -> set[str]:
+    """The keys of all objects that a manifest names."""
+    ranges = {range_key(tp, one) for tp, listed in manifest.partitions.items() for one in listed.ranges}
+    return ranges | _file_keys(manifest.files)
+
+
+def _is_ours(key: str) -> bool:
+    """Whether an object may be one of a mirror, by its key: the store may have others."""
+    directory, _, name = key.rpartition("/")
+    stem, dash, rest = name.partition("-")
+    digest, dot, suffix = rest.partition(".")
+    is_hex = len(digest) == 64 and not digest.strip("0123456789abcdef")
+    is_file = names.parse_segment_file(f"{stem}{dot}{suffix}") is not None
+    return bool(dash) and is_hex and is_file and names.parse_dir(directory).partition is not None

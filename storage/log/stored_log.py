@@ -1,0 +1,135 @@
+"""A partition's log in a backup in an object store, as its manifest lists it.
+
+The log is as it was when the mirror ended: nothing is listed, and nothing is looked at again. To readers its segments
+are files that never change.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice, pairwise
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from storage.errors import CorruptCheckpoint
+from storage.files import leader_epochs, names
+from storage.files.leader_epochs import LeaderEpochs
+from storage.files.manifest import Manifest, ManifestPartition, file_key, range_key
+from storage.files.names import FileKind, segment_file
+from storage.format.range_digest import BatchRange
+from storage.log.isolation import Transactions
+from storage.log.segment import Segment
+from storage.log.snapshot import LogSnapshot
+from storage.log.tiered_file import Span, TieredFile
+from storage.tier.blocks import BlockCache, open_object
+from storage.tier.layouts import StoredObject
+from storage.tier.object_places import Place
+from storage.tier.remote_segments import BytesFile, Content, JoinedFile, RemoteFile, RemoteSegment, TopicIdPartition
+from storage.types import TopicPartition
+
+_WHERE: Final = "the backup"
+_INDEXES: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A backup in an object store: its place, and the manifest that was read there."""
+
+    place: Place
+    manifest: Manifest
+    cache: BlockCache
+
+    def file(self, path: str) -> RemoteFile | None:
+        """A file that the manifest lists, other than a .log; None where it lists none."""
+        listed = self.manifest.files.get(path)
+        if listed is None:
+            return None
+        if listed.content is not None:
+            return BytesFile(self.place.object_name(path), b64decode(listed.content))
+        return self._opened(file_key(path, listed), listed.size_bytes, listed.sha256)
+
+    def log_file(self, tp: TopicPartition, base_offset: int, ranges: tuple[BatchRange, ...]) -> RemoteFile:
+        """The .log of a segment that has these ranges."""
+        parts = [self._opened(range_key(tp, one), one.size_bytes, one.sha256) for one in ranges]
+        name = self.place.object_name(f"{tp.dir_name}/{segment_file(base_offset, FileKind.LOG)}")
+        return parts[0] if len(parts) == 1 else JoinedFile(name, parts)
+
+    def _opened(self, key: str, size: int, sha256: str) -> RemoteFile:
+        return open_object(StoredObject(self.place, key, size, sha256), self.cache)
+
+
+def ranges_of_segments(listed: ManifestPartition) -> list[tuple[BatchRange, ...]]:
+    """The ranges of each segment. ValueError where they do not have the bytes of the segments."""
+    left, found = iter(listed.ranges), []
+    for segment in listed.segments:
+        own: list[BatchRange] = []
+        while sum(one.size_bytes for one in own) < segment.size_bytes and (more := next(left, None)) is not None:
+            own.append(more)
+        if sum(one.size_bytes for one in own) != segment.size_bytes:
+            raise ValueError(f"the ranges of segment {segment.base_offset} do not have {segment.size_bytes} bytes")
+        found.append(tuple(own))
+    if any(islice(left, 1)):
+        raise ValueError("ranges are in no segment")
+    return found
+
+
+class StoredLog:
+    """A `Log` of a backup. `path`: its directory among the small files of the backup. Thread-safe."""
+
+    def __init__(self, tp: TopicPartition, path: Path, backup: Backup) -> None:
+        # Constant after construction.
+        self.tp = tp
+        self.path = path
+        self._backup: Final = backup
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._snapshot: LogSnapshot | None = None
+
+    def snapshot(self) -> LogSnapshot:
+        with self._lock:
+            if self._snapshot is None:
+                self._snapshot = self._build()
+            return self._snapshot
+
+    def _build(self) -> LogSnapshot:
+        listed = self._backup.manifest.partitions.get(self.tp, ManifestPartition(0, 0))
+        bases = [segment.base_offset for segment in listed.segments]
+        ends = (*(after for _, after in pairwise(bases)), listed.log_end_offset)
+        segments = [
+            self._segment(base, end, ranges)
+            for base, end, ranges in zip(bases, ends, ranges_of_segments(listed), strict=True)
+        ]
+        size = segments[-1].size if segments else 0
+        return LogSnapshot(
+            self.tp, tuple(segments), listed.log_start_offset, listed.log_end_offset, size, size, 0,
+            Transactions(self.path), epochs=self._epochs(),
+        )  # fmt: skip
+
+    def _segment(self, base: int, end: int, ranges: tuple[BatchRange, ...]) -> Segment:
+        size = sum(one.size_bytes for one in ranges)
+        name = self._backup.place.object_name(f"{self.tp.dir_name}/{base:020d}")
+        load = partial(self._content, base, end, ranges)
+        of = TopicIdPartition(self.tp.topic, None, self.tp.partition)
+        remote = RemoteSegment(of, None, base, name, load, is_complete=True, missing=(), stored_bytes=size)
+        span = Span(base, end, 0, size, remote, where=_WHERE)
+        segment = Segment(self.path, base, TieredFile(self.path / segment_file(base, FileKind.LOG), span), size)
+        segment.sealed = True
+        return segment
+
+    def _content(self, base: int, end: int, ranges: tuple[BatchRange, ...]) -> Content:
+        parts = {FileKind.LOG: self._backup.log_file(self.tp, base, ranges)}
+        for kind in (*_INDEXES, FileKind.PRODUCER_SNAPSHOT):
+            offset = end if kind is FileKind.PRODUCER_SNAPSHOT else base  # a snapshot is named for its end
+            file = self._backup.file(f"{self.tp.dir_name}/{segment_file(offset, kind)}")
+            if file is not None:
+                parts[kind] = file
+        return Content(parts, None)
+
+    def _epochs(self) -> LeaderEpochs:
+        try:
+            return leader_epochs.read(self.path / names.LEADER_EPOCH_CHECKPOINT)
+        except (CorruptCheckpoint, OSError):
+            return LeaderEpochs()
