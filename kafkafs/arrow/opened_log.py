@@ -221,8 +221,16 @@ def open_log(
     named = isolation.value if isinstance(isolation, Isolation) else isolation
     level = Isolation(chosen("isolation", named, *(each.value for each in Isolation)))
     schemas_place, remote = directory("schemas", schemas), _tier(tier, tier_keys)
-    places = tuple(dict.fromkeys(real_place(Path(name).absolute()) for name in names))
+    places = tuple(dict.fromkeys(_place(name) for name in names))
     return Log(Source(LogDirs(places, remote), places, level, schemas_place))
+
+
+def _place(name: str) -> Path:
+    if "://" not in name:
+        return real_place(Path(name).absolute())
+    from storage.log.stored_dir import open_stored
+
+    return open_stored(name)
 
 
 def _tier(given: Paths | Tier | None, keys: Mapping[str, AnyPath] | None) -> Tier | None:

@@ -40,7 +40,7 @@ from kafkafs.mounting.mountpoint import (
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError, error_text
 from storage.files.cache_files import cache_directory
-from storage.log.places import check_log_dir
+from storage.log.places import check_log_dir, is_stored
 from storage.progress import Progress
 
 if TYPE_CHECKING:
@@ -69,6 +69,13 @@ class MountRequest:
     log_dir: Path
     mountpoint: Path
     options: MountOptions = dataclasses.field(default_factory=MountOptions)
+
+    @property
+    def source(self) -> str:
+        """What is mounted, as a person names it: the log directory, or the URL of a backup."""
+        from storage.log.stored_dir import backup_at
+
+        return backup_at(self.log_dir).place.name if is_stored(self.log_dir) else str(self.log_dir)
 
     @property
     def mode(self) -> str:
@@ -203,7 +210,7 @@ class _ServedTree:
                 errors=lambda: dataclasses.asdict(data_errors.status()),
                 fixed={
                     "mode": request.mode,
-                    "log_directory": str(request.log_dir),
+                    "log_directory": request.source,
                     "mountpoint": str(request.mountpoint),
                     "isolation": options.isolation.value,
                     "out_of_range": "clamp" if options.clamp else "error",
@@ -245,7 +252,7 @@ class _ServedTree:
             place = self._log.place
             self._listener.say(f"the log of this mount goes {'to ' * (place == 'syslog')}{place}")
         self._listener.ready(self._log.stderr)
-        _log.info("serving %s at %s, %s", self._request.log_dir, self._request.mountpoint, self._request.mode)
+        _log.info("serving %s at %s, %s", self._request.source, self._request.mountpoint, self._request.mode)
 
     def stop(self) -> None:
         """Stops the threads. Called from FUSE's destroy."""
@@ -386,7 +393,7 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
         "hard_remove": True,
         "nosuid": True,
         "nodev": True,
-        "fsname": escaped(os.fsencode(request.log_dir).decode(errors="replace")),
+        "fsname": escaped(os.fsencode(request.source).decode(errors="replace")),
         **dict.fromkeys(sorted(request.options.libfuse), True),
     }
     if request.options.auto_unmount and fusermount():

@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from kafkafs.arrow.log_dirs import InvalidOption
+from storage.errors import TierUnavailable
 from storage.files.opening import real_place
+from storage.log.stored_dir import open_stored
 from storage.tier.tier import Tier
 
 # As documented; Spark ignores the case of names.
@@ -173,14 +175,20 @@ def _texts(given: Mapping[str, str], name: str) -> list[str]:
 
 
 def _local(text: str) -> Path:
-    """The path in a path or in a `file:` URI as Hadoop writes it, in which percent signs are not escapes."""
+    """The path in a path or in a `file:` URI as Hadoop writes it, in which percent signs are not escapes; or that of
+    the backup in an object store at a URL."""
     found = _URI.match(text)
+    if "://" in text and not text.lower().startswith("file:"):
+        try:
+            return open_stored(text)
+        except TierUnavailable as error:
+            raise InvalidOption(
+                f"{text} is neither a directory on this machine nor a backup that `kafkafs mirror` made: {error}"
+            ) from None
     if found is None:
         return real_place(Path(text).absolute())
     if found["scheme"].lower() != "file" or found["host"] not in (None, "", "localhost"):
-        raise InvalidOption(
-            f"{text} is not a directory on this machine: a log directory is read as files, so mount it or copy it here"
-        )
+        raise InvalidOption(f"{text} is not a directory on this machine")
     return Path(found["path"])
 
 

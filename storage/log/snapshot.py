@@ -96,9 +96,10 @@ class LogSnapshot:
 
     @property
     def local_log_start_offset(self) -> int:
-        """The first offset of what is here (Kafka's local log start offset)."""
+        """The first offset of what is here (Kafka's local log start offset); of a backup in a store, its first."""
         remote = len(self.remote)
-        return max(self.segments[remote].base_offset, self.log_start_offset) if remote else self.log_start_offset
+        is_tiered = 0 < remote < len(self.segments)
+        return max(self.segments[remote].base_offset, self.log_start_offset) if is_tiered else self.log_start_offset
 
     @property
     def remote_note(self) -> str | None:

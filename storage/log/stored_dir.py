@@ -15,9 +15,9 @@ import re
 import shutil
 import time
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PosixPath
 from threading import Lock
 from typing import Final
 
@@ -45,9 +45,11 @@ _opened: Final[dict[Path, Backup]] = {}  # guarded by the lock
 _used: Final[dict[tuple[int, Path], int]] = {}  # descriptors of the directories that a process uses, locked
 
 
-def stored_place() -> Path:
-    """Where the directories of backups are."""
-    return cache_directory("store")
+class StoredDir(PosixPath):
+    """A directory of `open_stored`. A process that gets it from another one opens the backup itself."""
+
+    def __reduce__(self) -> tuple[Callable[[str], StoredDir], tuple[str]]:
+        return open_stored, (_url_of(self),)
 
 
 def read_manifest(place: Place) -> Manifest | None:
@@ -58,7 +60,7 @@ def read_manifest(place: Place) -> Manifest | None:
     return _checked(data, place)
 
 
-def open_stored(url: str, *, anew: bool = False) -> Path:
+def open_stored(url: str, *, anew: bool = False) -> StoredDir:
     """The log directory for the last finished backup at a URL. `anew`: this process reads all objects in the store, and
     keeps none in the cache directory. TierUnavailable, also where there is no backup; CorruptCheckpoint,
     UnsupportedFormat; OSError where the cache directory cannot be written."""
@@ -67,11 +69,11 @@ def open_stored(url: str, *, anew: bool = False) -> Path:
     if data is None:
         advice = "`kafkafs mirror LOGDIR URL` makes one"
         raise TierUnavailable("there is no backup", path=place.object_name(STORED_MANIFEST), advice=advice)
-    root = stored_place()
+    root = cache_directory("store")
     if not is_private(root):
         raise TierUnavailable("other users can write there", path=root, advice="Set XDG_CACHE_HOME to another place")
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = root / hashlib.sha256(url.encode("utf-8", "surrogateescape") + b"\0" + data).hexdigest()[:32]
+    path = StoredDir(root) / hashlib.sha256(url.encode("utf-8", "surrogateescape") + b"\0" + data).hexdigest()[:32]
     if not path.is_dir():
         _remove_unused(root)
         unfinished = root / f"{path.name}.{os.getpid()}"
@@ -107,8 +109,11 @@ def backup_at(path: Path) -> Backup:
 
 
 def _backup(path: Path, cache: BlockCache) -> Backup:
-    place = open_place((path / _URL).read_text("utf-8", "surrogateescape"))
-    return Backup(place, manifest.parse((path / STORED_MANIFEST).read_bytes()), cache)
+    return Backup(open_place(_url_of(path)), manifest.parse((path / STORED_MANIFEST).read_bytes()), cache)
+
+
+def _url_of(path: Path) -> str:
+    return (path / _URL).read_text("utf-8", "surrogateescape")
 
 
 def stored_log(tp: TopicPartition, path: Path) -> StoredLog:

@@ -98,7 +98,7 @@ def test_bounds_and_which_of_several_counts():
     ("options", "error"),
     [
         ({"path": " "}, r"no log directory"),
-        ({"path": "hdfs://there/logs"}, "is not a directory on this machine"),
+        ({"path": "hdfs://there/logs"}, "is neither a directory on this machine nor a backup"),
         ({"path": "file://there/logs"}, "is not a directory on this machine"),
         ({"paths": "[/x"}, "takes a JSON list"),
         ({"subscrib": "t"}, "unknown option 'subscrib': did you mean subscribe"),
