@@ -8,7 +8,7 @@ from inspect import signature
 
 from kafkafs.decoding import avro_program, avro_schema, framing, proto_any, proto_files, protobuf
 from kafkafs.formats.format import MOST_LINE_BYTES
-from kafkafs.reading import index, key_blocks, key_index, unmounted
+from kafkafs.reading import index, key_blocks, key_index, key_stretches
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from kafkafs.reading.handle import LOOK_S
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
@@ -121,7 +121,7 @@ def test_numbers_in_sentences():
     filters = signature(key_index.KeyIndex).parameters["kept_bytes"].default
     measured = signature(index.ViewIndex).parameters["kept_bytes"].default
     assert (options.cache_bytes, options.latest_bytes) == (DEFAULT_CACHE_BYTES, DEFAULT_LATEST_BYTES)
-    assert unmounted.KEYS_BYTES == options.key_bytes == blocks.DISK_BYTES == 1 << 30
+    assert key_stretches.KEYS_BYTES == options.key_bytes == blocks.DISK_BYTES == 1 << 30
     for title, expected in {
         "Safe to look at": [
             f"A partition numbered above {names.MAX_PARTITIONS - 1:,} is hidden.",

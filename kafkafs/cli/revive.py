@@ -122,9 +122,9 @@ def revive(
     """Make a log directory on which an unmodified broker starts (KRaft, one node), from what is left of others.
 
     SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers, or the
-    URL of a backup in an object store; they are only read. TP (topic, topic/partition or a glob) limits what is taken. Of several replicas of a partition the
-    one with the highest leader epoch counts first; the others fill what it lacks. Missing messages are listed. A
-    damaged log is refused (exit code 4) without --salvage.
+    URL of a backup in an object store; they are only read. TP (topic, topic/partition or a glob) limits what is taken.
+    Of several replicas of a partition the one with the highest leader epoch counts first; the others fill what it
+    lacks. Missing messages are listed. A damaged log is refused (exit code 4) without --salvage.
 
     Messages keep their offsets, timestamps and bytes, groups their offsets, topics their names, ids and known
     configurations, and the cluster its features, ACLs, credentials and quotas, as far as a source has them. A topic
