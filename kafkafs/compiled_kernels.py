@@ -38,12 +38,12 @@ def loaded() -> dict[str, str]:
     """The kernels that this process has imported so far, in alphabetical order: `compiled` or `interpreted`."""
     modules = [(name, sys.modules.get(name)) for name in sorted(KERNELS)]
     # A module that another thread is importing at this moment may be there without anything in it.
-    there = [(name, one) for name, one in modules if one is not None and hasattr(one, "__file__")]
-    return {name: "compiled" if is_compiled(one) else "interpreted" for name, one in there}
+    loaded_modules = [(name, module) for name, module in modules if module is not None and hasattr(module, "__file__")]
+    return {name: "compiled" if is_compiled(module) else "interpreted" for name, module in loaded_modules}
 
 
 def slowness() -> str | None:
-    """What a person is told if kernels that this process uses run as plain Python; None if they are compiled."""
+    """The warning if kernels that this process uses run as plain Python; None if they are compiled."""
     slow = [name for name, form in loaded().items() if form == "interpreted"]
     if not slow:
         return None

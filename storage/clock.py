@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine needs to know about time."""
+    """The time, as the engine asks for it."""
 
     def now_ms(self) -> int:
         """The wall clock in epoch milliseconds."""

@@ -1,4 +1,4 @@
-"""One tree of errors. Each says what, where, what was expected, what was found, and what to do next.
+"""The tree of errors. Each says what, where, what was expected, what was found, and what to do next.
 
 `kafkafs.mounting.errnos` maps these classes to errno values; nothing in `storage` knows about errno.
 """
@@ -76,7 +76,7 @@ class DecompressionFailed(CorruptBatch):
 
 
 class IndexFault(Enum):
-    """What is wrong with an index file."""
+    """The fault of an index file."""
 
     UNREADABLE = "unreadable"
     SIZE = "ends within an entry"
@@ -147,7 +147,7 @@ class NotPermitted(StorageError):
 
 
 class BadDestination(NotPermitted):
-    """What was to be made would lie in a log directory, or around one that is only read."""
+    """A destination that lies in a log directory, or around one that is only read."""
 
 
 class TierUnavailable(StorageError):

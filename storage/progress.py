@@ -1,4 +1,4 @@
-"""What long work reports to; the command line and @status.json implement it."""
+"""The interface that long work reports to; the command line and @status.json implement it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NoProgress:
 
 @contextmanager
 def working(progress: Progress, what: str, total: int) -> Iterator[None]:
-    """The block is work that `progress` is told of: see `Progress.begin`."""
+    """Report the block's work to `progress`, as `Progress.begin` says."""
     progress.begin(what, total)
     try:
         yield

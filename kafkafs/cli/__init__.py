@@ -194,7 +194,7 @@ def shown(text: str) -> str:
 
 
 def say(message: object) -> None:
-    """One line on stderr, if that can be written to: an exit code tells the same."""
+    """Print a line on stderr, if that can be written to. An exit code says the same."""
     text = printable(" ".join(shown(text_of(message)).split("\n")))
     with suppress(OSError):
         click.echo(f"kafkafs: {text}", err=True)
@@ -221,8 +221,8 @@ def _say_failed(error: OSError) -> None:
         say(error)
 
 
-def _show_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _show_version(ctx: click.Context, _param: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not ctx.resilient_parsing:
         from kafkafs.cli.installation import version_text
 
         click.echo(version_text())

@@ -81,8 +81,8 @@ def append(
         say(error if isinstance(error, StorageError) else error.strerror or error)
     finally:
         closing = owned.close()
-    for found, reason in closing.errors.items():
-        if found.topic == topic:
+    for failed_tp, reason in closing.errors.items():
+        if failed_tp.topic == topic:
             failed = True
             say(reason)
     if closing.failure is not None:

@@ -234,13 +234,13 @@ def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) 
             f"there are no schemas in {path or log_dir.path}: --format decoded needs the topic _schemas there, or"
             " --schemas PATH"
         )
-    made: dict[TopicPartition, tuple[Format, SteadySchemas]] = {}
+    formats: dict[TopicPartition, tuple[Format, SteadySchemas]] = {}
 
     def make(tp: TopicPartition) -> Format:
-        if tp not in made or made[tp][1].is_outdated():
+        if tp not in formats or formats[tp][1].is_outdated():
             schemas = SteadySchemas(source)
-            made[tp] = DecodedJsonl(tp, schemas), schemas
-        return made[tp][0]
+            formats[tp] = DecodedJsonl(tp, schemas), schemas
+        return formats[tp][0]
 
     return make
 
@@ -299,15 +299,15 @@ def _print(
 
 
 def _remote_note(log_dir: LogDir, tp: TopicPartition, question: Question) -> str | None:
-    """What to say where messages that may be wanted are not here; of explicit offsets reading says it."""
+    """The note about messages in tiered storage that may be missing; None for explicit offsets, where reading fails."""
 
     try:
         snapshot = log_dir.log(tp).snapshot()
     except (StorageError, OSError):
         return None  # reading reports it
-    here = snapshot.log_end_offset - snapshot.log_start_offset
+    local_count = snapshot.log_end_offset - snapshot.log_start_offset
     asked = question.offsets
-    may_be_short = asked is None or (isinstance(asked, LastMessages) and asked.most > here)
+    may_be_short = asked is None or (isinstance(asked, LastMessages) and asked.most > local_count)
     return f"note: {snapshot.remote_note}" if snapshot.remote_note is not None and may_be_short else None
 
 

@@ -77,7 +77,7 @@ def print_result(result: CompactionResult) -> None:
 
 
 def as_object(result: CompactionResult) -> dict[str, Any]:
-    """The same, for --json."""
+    """The result as an object, for --json."""
     counts = result.counts
     return {
         **asdict(result.tp),

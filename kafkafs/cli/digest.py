@@ -72,10 +72,10 @@ def digest(
         print_json({"algorithm": "xxh3-128", "isolation": isolation, "partitions": rows})
     else:
         lines = [
-            (f"{row['topic']}/{row['partition']}", found["start_offset"], found["end_offset"], found["records"],
-             found["digest"])
+            (f"{row['topic']}/{row['partition']}", span["start_offset"], span["end_offset"], span["records"],
+             span["digest"])
             for row in rows
-            for found in (() if "error" in row else (row,) if by is None else row["ranges"])
+            for span in (() if "error" in row else (row,) if by is None else row["ranges"])
         ]  # fmt: skip
         print_table(("PARTITION", "FROM", "END", "MESSAGES", "DIGEST"), lines)
     fail_with(ctx, failed)
@@ -95,7 +95,7 @@ def _digest(
     snapshot = log_dir.log(tp).snapshot()
     selection = Question(offsets, isolation=isolation).resolve(snapshot, log_dir.clock.now_ms())
     with working(progress, str(tp), snapshot.size_bytes):
-        found = digest_records(
+        digests = digest_records(
             snapshot,
             selection.start_offset,
             selection.end_offset,
@@ -103,8 +103,8 @@ def _digest(
             isolation=isolation,
             progress=progress,
         )
-    ranges = {} if by is None else {"ranges": [asdict(one) for one in found.ranges]}
-    return {**asdict(tp), **asdict(found.whole), **ranges}
+    ranges = {} if by is None else {"ranges": [asdict(span) for span in digests.ranges]}
+    return {**asdict(tp), **asdict(digests.whole), **ranges}
 
 
 @click.command()
@@ -150,7 +150,7 @@ def diff(
     use_default_signals(ctx)
     start, end = _bounds(offsets)
     sides = open_log_dir(logdir), open_log_dir(other)
-    targets = sorted({found for side in sides for found in _named(side, tp)})
+    targets = sorted({difference for side in sides for difference in _named(side, tp)})
     if not targets:
         raise UnknownTopicOrPartition(f"no topic or partition is named {tp} here, nor in {other}", path=logdir)
     rows: list[dict[str, Any]] = []
@@ -158,23 +158,23 @@ def diff(
     with progress_bar() as progress:
         for target in targets:
             try:
-                found, absent, stored = _diff(sides, target, start, end, Isolation(isolation), by, progress)
+                difference, absent, stored = _diff(sides, target, start, end, Isolation(isolation), by, progress)
             except (StorageError, OSError) as error:
                 rows.append({**asdict(target), "error": text_of(error)})
                 continue
-            diffs.append((target, found, absent))
-            rows.append({**asdict(target), "absent_in": absent, **_json(found, stored)})
+            diffs.append((target, difference, absent))
+            rows.append({**asdict(target), "absent_in": absent, **_json(difference, stored)})
     failed = [row["error"] for row in rows if "error" in row]
     differ = any(row.get("differs") for row in rows)
     if as_json:
         print_json({"differ": differ, "partitions": rows})
     else:
-        for target, found, absent in diffs:
-            _print(target, found, (logdir, other), absent)
+        for target, difference, absent in diffs:
+            _print(target, difference, (logdir, other), absent)
     for row in rows:
         place = f"{row['topic']}/{row['partition']}"
         if not row.get("differs", True) and row["stored"][0] != row["stored"][1] and row["absent_in"] is None:
-            how = (f"{side} has {_layout(one)}" for side, one in zip((logdir, other), row["stored"], strict=True))
+            how = (f"{side} has {_layout(layout)}" for side, layout in zip((logdir, other), row["stored"], strict=True))
             say(f"{place}: the same messages, stored differently: {'; '.join(how)}")
     fail_with(ctx, failed)
     if differ:
@@ -211,31 +211,31 @@ def _diff(
 
     held = [side.log(tp).snapshot() if tp in side.all_partitions() else None for side in sides]
     absent = next((str(side.path) for side, log in zip(sides, held, strict=True) if log is None), None)
-    there = next(log for log in held if log is not None)
-    left, right = (empty_log(there) if log is None else log for log in held)
+    existing = next(log for log in held if log is not None)
+    left, right = (empty_log(existing) if log is None else log for log in held)
     with working(progress, str(tp), left.size_bytes + right.size_bytes):
-        found = diff_records(left, right, start, end, isolation=isolation, by=by, progress=progress)
-    return found, absent, [stored_as(log, start, end) for log in (left, right)]
+        difference = diff_records(left, right, start, end, isolation=isolation, by=by, progress=progress)
+    return difference, absent, [stored_as(log, start, end) for log in (left, right)]
 
 
 def _layout(stored: dict[str, Any]) -> str:
-    formats = ", ".join(f"v{one}" for one in stored["formats"])
+    formats = ", ".join(f"v{version}" for version in stored["formats"])
     return f"{stored['batches']} batches ({', '.join([formats, *stored['codecs']])})"
 
 
-def _print(tp: TopicPartition, found: LogDiff, sides: tuple[Path, Path], absent: str | None) -> None:
+def _print(tp: TopicPartition, difference: LogDiff, sides: tuple[Path, Path], absent: str | None) -> None:
     """`absent`: the directory that does not have the partition."""
-    if found.first is None:
+    if difference.first is None:
         no_message = f"not in {absent}; the other directory has no message of it in these offsets"
         echo(f"{tp}: {'equal' if absent is None else no_message}")
         return
     if absent is not None:
         echo(f"{tp}: not in {absent}")
-    ranges = ", ".join(f"{first}-{last}" for first, last in found.ranges)
-    echo(f"{tp}: differs first at offset {found.first.offset}; differences within {ranges}")
-    for side, seen in zip(sides, (found.first.left, found.first.right), strict=True):
+    ranges = ", ".join(f"{first}-{last}" for first, last in difference.ranges)
+    echo(f"{tp}: differs first at offset {difference.first.offset}; differences within {ranges}")
+    for side, seen in zip(sides, (difference.first.left, difference.first.right), strict=True):
         echo(f"  {side}: {'no message' if seen is None else _text(seen)}")
-    what = found.differences
+    what = difference.differences
     if what.changed:
         echo(f"  different on both sides: {what.changed}, in {', '.join(what.fields)}")
     for side, count, superseded in zip(sides, what.only, what.superseded, strict=True):
@@ -262,5 +262,5 @@ def _shown(data: bytes | None) -> str:
     return f"{text} and {len(data) - _SHOWN_BYTES} bytes more" if len(data) > _SHOWN_BYTES else text
 
 
-def _json(found: LogDiff, stored: list[Stored]) -> dict[str, Any]:
-    return {"differs": found.first is not None, **facts(found), "stored": facts(stored)}
+def _json(difference: LogDiff, stored: list[Stored]) -> dict[str, Any]:
+    return {"differs": difference.first is not None, **facts(difference), "stored": facts(stored)}

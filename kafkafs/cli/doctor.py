@@ -93,16 +93,16 @@ def doctor(
 def _report_on_kafkafs(ctx: click.Context, as_json: bool) -> None:
     from kafkafs.cli.installation import facts
 
-    found = facts()
+    report = facts()
     if as_json:
-        print_json(found)
+        print_json(report)
     else:
-        for name, value in found.items():
+        for name, value in report.items():
             if name != "problems":
                 echo(f"{name}: {_flat(value)}")
-        for problem in found["problems"]:
+        for problem in report["problems"]:
             echo(f"problem: {problem}")
-    if found["problems"]:
+    if report["problems"]:
         ctx.exit(FOUND)
 
 
@@ -110,7 +110,8 @@ def _flat(value: Any) -> str:
     """JSON values as a person writes them: `a 1, b 2, c (d 3)`."""
     if isinstance(value, dict):
         return ", ".join(
-            f"{name} ({_flat(one)})" if isinstance(one, dict) else f"{name} {_flat(one)}" for name, one in value.items()
+            f"{name} ({_flat(part)})" if isinstance(part, dict) else f"{name} {_flat(part)}"
+            for name, part in value.items()
         )
     if isinstance(value, list):
         return " ".join(map(str, value)) or "none"
@@ -122,20 +123,22 @@ def _flat(value: Any) -> str:
 def _print(diagnosis: Diagnosis) -> None:
     from storage.diagnosis.predictions import Reaction
 
-    for one in diagnosis.predictions:
-        kind = "finding" if one.reaction.is_finding else "note"
-        echo(f"{one.path}: {kind} {one.name}: {one.what}")
-        echo(f"  the broker: {one.broker}")
-        if one.advice:
-            echo(f"  what to do: {one.advice}")
-    reactions = {one.reaction for one in diagnosis.predictions if one.reaction.is_finding}
+    for prediction in diagnosis.predictions:
+        kind = "finding" if prediction.reaction.is_finding else "note"
+        echo(f"{prediction.path}: {kind} {prediction.name}: {prediction.what}")
+        echo(f"  the broker: {prediction.broker}")
+        if prediction.advice:
+            echo(f"  what to do: {prediction.advice}")
+    reactions = {prediction.reaction for prediction in diagnosis.predictions if prediction.reaction.is_finding}
     if diagnosis.is_well and diagnosis.quick:
         echo("the broker starts; no log was read (--quick), so damage and what it would cut were not looked for")
     elif (
-        diagnosis.is_well and tier() is None and any(one.reaction is Reaction.FETCHES for one in diagnosis.predictions)
+        diagnosis.is_well
+        and tier() is None
+        and any(prediction.reaction is Reaction.FETCHES for prediction in diagnosis.predictions)
     ):
         echo("the broker starts, and loses nothing of what is here; tiered storage was not looked at")
-    elif diagnosis.is_well and any(one.name == "retention" for one in diagnosis.predictions):
+    elif diagnosis.is_well and any(prediction.name == "retention" for prediction in diagnosis.predictions):
         echo("the broker starts, and loses nothing but what retention removes")
     elif diagnosis.is_well:
         echo("the broker starts, and loses nothing")
@@ -153,19 +156,19 @@ def _json(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "starts": diagnosis.starts,
         "loses_nothing": None if diagnosis.is_well and diagnosis.quick else diagnosis.is_well,
-        "findings": [_one_json(one) for one in diagnosis.predictions if one.reaction.is_finding],
-        "notes": [_one_json(one) for one in diagnosis.predictions if not one.reaction.is_finding],
+        "findings": [_one_json(prediction) for prediction in diagnosis.predictions if prediction.reaction.is_finding],
+        "notes": [_one_json(prediction) for prediction in diagnosis.predictions if not prediction.reaction.is_finding],
     }
 
 
-def _one_json(one: Prediction) -> dict[str, Any]:
+def _one_json(prediction: Prediction) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "reaction": one.reaction.name_in_reports,
-        "file": str(one.path),
-        **(asdict(one.tp) if one.tp is not None else {"topic": None, "partition": None}),
-        "what": one.what,
-        "broker": one.broker,
-        "advice": one.advice,
-        "log_end_offset": one.end_offset,
+        "name": prediction.name,
+        "reaction": prediction.reaction.name_in_reports,
+        "file": str(prediction.path),
+        **(asdict(prediction.tp) if prediction.tp is not None else {"topic": None, "partition": None}),
+        "what": prediction.what,
+        "broker": prediction.broker,
+        "advice": prediction.advice,
+        "log_end_offset": prediction.end_offset,
     }

@@ -54,13 +54,13 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool, raw: boo
     from kafkafs.cli.output import Output, stdout_sink
 
     use_default_signals(ctx)
-    wanted = [file for path in files for file in _files_of(path)]
+    chosen = [file for path in files for file in _files_of(path)]
     output = Output(most_line_bytes=None)
     failed = False
 
     def make(_: Output) -> None:
         nonlocal failed
-        for path, read in wanted:
+        for path, read in chosen:
             try:
                 sound = read(output, path, None if no_records else raw)
             except (StorageError, OSError) as error:
@@ -200,11 +200,11 @@ def _properties(output: Output, path: Path, _: bool | None) -> bool:
     from storage.format import properties
 
     try:
-        found = properties.parse(read_existing(path))
+        values = properties.parse(read_existing(path))
     except CorruptCheckpoint as error:
         error.path = path
         raise
-    return _lines(output, path, "property", ({"key": key, "value": value} for key, value in found.items()))
+    return _lines(output, path, "property", ({"key": key, "value": value} for key, value in values.items()))
 
 
 def _existing(path: Path) -> Path:

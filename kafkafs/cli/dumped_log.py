@@ -183,8 +183,8 @@ class _Dumped:
             facts["coordinatorEpoch"] = marker.coordinator_epoch
         if not self._raw and kind is not ControlType.UNKNOWN:
             try:
-                _, found = messages("control").one(key, value)
-                facts |= found
+                _, decoded = messages("control").one(key, value)
+                facts |= decoded
             except StorageError as error:
                 facts["error"] = error.what
         return facts

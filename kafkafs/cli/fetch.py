@@ -102,7 +102,7 @@ def _fetched(
     largest_bytes: int | None,
     policy: ResetPolicy,
 ) -> MessageSetSend:
-    """One partition's result. An error is printed, and becomes its error code."""
+    """A partition's result. An error is printed, and becomes its error code."""
     from storage.errors import StorageError
     from storage.log import fetch as fetching
 

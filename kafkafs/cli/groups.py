@@ -101,13 +101,13 @@ def _show_all(logdir: Path, as_json: bool) -> list[str]:
     offsets = GroupOffsets(log_dir)
     logs = _logs_in(log_dir)
     topics_by_id = cache(log_dir.topics_by_id)
-    found = [_summary(group, logs, topics_by_id) for _, group in sorted(offsets.groups().items())]
+    summaries = [_summary(group, logs, topics_by_id) for _, group in sorted(offsets.groups().items())]
     if as_json:
-        print_json({"groups": found})
+        print_json({"groups": summaries})
     else:
         before, behind = ("group", "type", "state"), ("topics", "partitions", "lag", "last_commit")
         rows = [
-            [*(row[name] for name in before), len(row["members"]), *(row[name] for name in behind)] for row in found
+            [*(row[name] for name in before), len(row["members"]), *(row[name] for name in behind)] for row in summaries
         ]
         print_table(("GROUP", "TYPE", "STATE", "MEMBERS", "TOPICS", "PARTITIONS", "LAG", "LAST COMMIT"), rows)
     return offsets.problems()
@@ -146,12 +146,12 @@ def _assigned(assignment: Any) -> tuple[int | None, str | None]:
     """How many partitions, and which; None for what another protocol than the consumers' has assigned."""
     if isinstance(assignment, str):
         return None, None
-    topics = assignment if isinstance(assignment, list) else [one for tasks in assignment.values() for one in tasks]
+    topics = assignment if isinstance(assignment, list) else [topic for tasks in assignment.values() for topic in tasks]
     named = [
-        f"{one.get('topic') or one.get('topic_id') or one['subtopology']}({','.join(map(str, one['partitions']))})"
-        for one in topics
+        f"{part.get('topic') or part.get('topic_id') or part['subtopology']}({','.join(map(str, part['partitions']))})"
+        for part in topics
     ]
-    return sum(len(one["partitions"]) for one in topics), " ".join(named)
+    return sum(len(topic["partitions"]) for topic in topics), " ".join(named)
 
 
 _Logs = Callable[[TopicPartition], OffsetRange | None]
@@ -173,8 +173,8 @@ def _logs_in(log_dir: LogDir) -> _Logs:
 
 
 def _rows(group: ConsumerGroup, logs: _Logs) -> Iterator[dict[str, Any]]:
-    """What the group has committed, by topic and partition. The lag counts the offsets that the group can still read:
-    from the committed one, or from the log start if that is later, to the log end."""
+    """The offsets that the group has committed, by topic and partition. The lag counts the offsets that the group can
+    still read: from the committed one, or from the log start if that is later, to the log end."""
     for topic, partitions in sorted(group.offsets.items()):
         for partition, committed in sorted(partitions.items()):
             log = logs(TopicPartition(topic, partition))
@@ -236,18 +236,18 @@ def _reset(
         offsets = GroupOffsets(owned.log_dir)
         committer = GroupCommitter(owned, offsets, force=force)
         before = offsets.group(group)
-        wanted = {tp: _resolved(log_dir, tp, target) for tp in chosen}
+        new_offsets = {tp: _resolved(log_dir, tp, target) for tp in chosen}
         committer.check(group, chosen)
-        committer.commit(group, wanted)
+        committer.commit(group, new_offsets)
         committer.sync(group)
-    _print_offsets(group, before, wanted, as_json, dry_run=False)
+    _print_offsets(group, before, new_offsets, as_json, dry_run=False)
 
 
 def _print_offsets(
-    group: str, before: ConsumerGroup | None, wanted: Mapping[TopicPartition, int], as_json: bool, *, dry_run: bool
+    group: str, before: ConsumerGroup | None, offsets: Mapping[TopicPartition, int], as_json: bool, *, dry_run: bool
 ) -> None:
     rows = []
-    for tp, offset in sorted(wanted.items()):
+    for tp, offset in sorted(offsets.items()):
         known = None if before is None else before.offsets.get(tp.topic, {}).get(tp.partition)
         rows.append((tp.topic, tp.partition, None if known is None else known.offset, offset))
     if as_json:
@@ -274,5 +274,5 @@ def _resolved(log_dir: LogDir, tp: TopicPartition, target: str | int | TimeSpec)
     if snapshot.remote_note is not None:
         say(f"note: {snapshot.remote_note}: no earlier message than {snapshot.log_start_offset} is found by time")
     start_ms = log_dir.clock.now_ms() - target.duration_ms if isinstance(target, LastDuration) else target.start_ms
-    found = offset_for_timestamp(snapshot, start_ms or 0)
-    return end if found is None else found.offset
+    place = offset_for_timestamp(snapshot, start_ms or 0)
+    return end if place is None else place.offset

@@ -81,7 +81,7 @@ def metadata(
     use_default_signals(ctx)
     if until is not None and since_ms is None:
         raise click.UsageError("UNTIL is for --diff; --time shows the state at a time")
-    if sum(one is not None for one in (until, offset, time_ms)) > 1:
+    if sum(moment_option is not None for moment_option in (until, offset, time_ms)) > 1:
         raise click.UsageError("--offset, --time and UNTIL exclude each other")
     log_dir = open_log_dir(logdir)
     tp = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
@@ -114,8 +114,8 @@ def _offset_after(snapshot: LogSnapshot, time_ms: int) -> int:
     """The offset behind the last record up to a time."""
     from storage.log.offset_lookup import offset_for_timestamp
 
-    found = offset_for_timestamp(snapshot, time_ms + 1)
-    return snapshot.log_end_offset if found is None else found.offset
+    place = offset_for_timestamp(snapshot, time_ms + 1)
+    return snapshot.log_end_offset if place is None else place.offset
 
 
 def _snake(name: str) -> str:
@@ -125,7 +125,7 @@ def _snake(name: str) -> str:
 def _shown(data: Any, secrets: bool) -> Any:
     """A record's data, its numbers by name and without what is secret."""
     if isinstance(data, list):
-        return [_shown(one, secrets) for one in data]
+        return [_shown(item, secrets) for item in data]
     if not isinstance(data, Mapping):
         return data
     shown = {}
@@ -146,12 +146,12 @@ def _acl(data: Data, secrets: bool) -> dict[str, Any]:
 
 
 def _facts(state: MetadataReplay, secrets: bool) -> dict[str, Any]:
-    """What is printed; takes the partitions out of the state, since both together would take twice the memory."""
+    """The facts to print; takes the partitions out of the state, since both together would take twice the memory."""
     from storage.files import metadata_records
     from storage.files.metadata_records import ResourceType, VerbatimKind
 
     def of(kind: str) -> list[Any]:
-        return [data for (one, _), data in sorted(state.others.items(), key=str) if one == kind]
+        return [data for (record_kind, _), data in sorted(state.others.items(), key=str) if record_kind == kind]
 
     configs = {
         resource: {key: _config_value(key, value, secrets) for key, value in sorted(values.items())}
@@ -163,8 +163,8 @@ def _facts(state: MetadataReplay, secrets: bool) -> dict[str, Any]:
             "topic": data["name"],
             "topic_id": topic_id,
             "partitions": [
-                {_snake(name).removesuffix("_id"): value for name, value in one.items() if name != "topicId"}
-                for _, one in sorted(state.partitions.pop(topic_id, {}).items())
+                {_snake(name).removesuffix("_id"): value for name, value in partition.items() if name != "topicId"}
+                for _, partition in sorted(state.partitions.pop(topic_id, {}).items())
             ],
             "configs": configs.pop((ResourceType.TOPIC, data["name"]), {}),
         }
@@ -192,35 +192,35 @@ def _print_state(end_offset: int, facts: Mapping[str, Any]) -> None:
     features = ", ".join(f"{name} {level}" for name, level in sorted(facts["features"].items()))
     echo(f"Before offset {end_offset}; features: {features or 'none'}; next producer id: {facts['next_producer_id']}")
     nodes = [
-        (kind, one[f"{kind}_id"], one.get("broker_epoch"), one.get("fenced"), one.get("rack"),
-         " ".join(f"{end['name']}://{end['host']}:{end['port']}" for end in one["end_points"]),
-         " ".join(one.get("log_dirs", ())))
-        for kind in ("controller", "broker") for one in facts[f"{kind}s"]
+        (kind, row[f"{kind}_id"], row.get("broker_epoch"), row.get("fenced"), row.get("rack"),
+         " ".join(f"{end['name']}://{end['host']}:{end['port']}" for end in row["end_points"]),
+         " ".join(row.get("log_dirs", ())))
+        for kind in ("controller", "broker") for row in facts[f"{kind}s"]
     ]  # fmt: skip
     _section(("NODE", "ID", "EPOCH", "FENCED", "RACK", "LISTENERS", "LOG DIRECTORIES"), nodes)
     partitions = [
-        (topic["topic"], topic["topic_id"], one["partition"], one["leader"], one["leader_epoch"],
-         _list(one["replicas"]), _list(one["isr"]), " ".join(one.get("directories", ())))
-        for topic in facts["topics"] for one in topic["partitions"]
+        (topic["topic"], topic["topic_id"], row["partition"], row["leader"], row["leader_epoch"],
+         _list(row["replicas"]), _list(row["isr"]), " ".join(row.get("directories", ())))
+        for topic in facts["topics"] for row in topic["partitions"]
     ]  # fmt: skip
     _section(("TOPIC", "ID", "PARTITION", "LEADER", "EPOCH", "REPLICAS", "ISR", "DIRECTORIES"), partitions)
-    configs = [("topic", one["topic"], one["configs"]) for one in facts["topics"]]
-    configs += [(one["type"], one["name"] or "<default>", one["configs"]) for one in facts["configs"]]
+    configs = [("topic", row["topic"], row["configs"]) for row in facts["topics"]]
+    configs += [(row["type"], row["name"] or "<default>", row["configs"]) for row in facts["configs"]]
     lines = [(kind, name, key, value) for kind, name, values in configs for key, value in values.items()]
     _section(("CONFIGURED", "NAME", "KEY", "VALUE"), lines)
     names = ("principal", "permission_type", "operation", "resource_type", "pattern_type", "resource_name", "host")
     columns = ("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "PATTERN", "NAME", "HOST")
-    _section(columns, [[one[name] for name in names] for one in facts["acls"]])
+    _section(columns, [[row[name] for name in names] for row in facts["acls"]])
     quotas = [
-        (" ".join(f"{part['entity_type']} {part['entity_name'] or '<default>'}" for part in one["entity"]),
-         one["key"], one["value"])
-        for one in facts["quotas"]
+        (" ".join(f"{part['entity_type']} {part['entity_name'] or '<default>'}" for part in row["entity"]),
+         row["key"], row["value"])
+        for row in facts["quotas"]
     ]  # fmt: skip
     _section(("QUOTA OF", "KEY", "VALUE"), quotas)
-    users = [list(one.values()) for one in facts["scram_users"]]
+    users = [list(row.values()) for row in facts["scram_users"]]
     _section([name.upper() for name in facts["scram_users"][0]] if users else (), users)
     tokens = facts["delegation_tokens"]
-    tokens = [(one["token_id"], one["owner"], moment(one["expiration_timestamp"])) for one in tokens]
+    tokens = [(row["token_id"], row["owner"], moment(row["expiration_timestamp"])) for row in tokens]
     _section(("DELEGATION TOKEN", "OWNER", "EXPIRES"), tokens)
 
 
@@ -237,7 +237,7 @@ def _list(numbers: Iterable[int]) -> str:
 def _print_changes(
     state: MetadataReplay, snapshot: LogSnapshot, first: int, end: int, secrets: bool, as_json: bool
 ) -> None:
-    """One line for each change that records with offsets in [first, end) make."""
+    """Print a line for each change that records with offsets in [first, end) make."""
     import json
 
     from kafkafs.file_names import printable

@@ -128,7 +128,7 @@ def mirror(
         if delete or store_options:
             raise click.UsageError("--delete and --store-option are for a DEST that is a URL")
         done = _to_directory(begun, src, Path(dest), follow=follow, force=force)
-    results = [done.copy.results[found] for found in sorted(done.copy.results)]
+    results = [done.copy.results[partition] for partition in sorted(done.copy.results)]
     errors = [*(result.error for result in results if result.error is not None), *done.errors]
     written = manifest_path if done.manifest is not None and not errors else None
     if written is not None and done.manifest is not None:
@@ -136,9 +136,11 @@ def mirror(
     recorder = done.copy.recorder
     unlisted = {} if recorder is None else recorder.found
     if as_json:
-        told = [_json(result, unlisted.get(result.tp)) for result in results]
+        json_rows = [_json(result, unlisted.get(result.tp)) for result in results]
         place = written or done.place
-        print_json({"partitions": told, "continued": done.continues, "manifest": None if place is None else str(place)})
+        print_json(
+            {"partitions": json_rows, "continued": done.continues, "manifest": None if place is None else str(place)}
+        )
     else:
         rows = [(str(r.tp), r.first_offset, r.log_end_offset, r.size_bytes) for r in results]
         print_table(("PARTITION", "FROM", "END", "BYTES"), rows)
@@ -153,7 +155,7 @@ def mirror(
 
 
 class Begun(NamedTuple):
-    """What is to be copied: see `Mirror`. `manifest_path`: where the manifest is written, if it is."""
+    """The source and choice of a copy, as `Mirror` takes them. `manifest_path`: where the manifest is written."""
 
     source: LogDir
     wanted: Callable[[LogDir], list[TopicPartition]]
@@ -163,8 +165,8 @@ class Begun(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What was copied. `errors`: besides those in the results. `place`: of a store's own manifest. `continues`: an
-    earlier run was interrupted."""
+    """The outcome of a copy. `errors`: besides those in the results. `place`: of a store's own manifest. `continues`:
+    an earlier run was interrupted."""
 
     copy: Mirror
     errors: Sequence[Exception]
@@ -188,17 +190,17 @@ def _to_directory(begun: Begun, src: Path, dest: Path, *, follow: bool, force: b
             copy.run()
         if follow:
             _follow(copy, owned)
-    for found, error in unclosed.items():
-        result = copy.results.get(found)
+    for tp, error in unclosed.items():
+        result = copy.results.get(tp)
         if result is not None and result.error is None:
             result.error = error  # what was copied may not be on the disk
-    made = None
+    complete_manifest = None
     if recorder is not None and not unclosed and not any(result.error for result in copy.results.values()):
-        made = recorder.manifest(begun.until_ms, begun.source.clock.now_ms(), dest)
+        complete_manifest = recorder.manifest(begun.until_ms, begun.source.clock.now_ms(), dest)
     return Done(
         copy,
-        [error for found, error in unclosed.items() if found not in copy.results],
-        made,
+        [error for tp, error in unclosed.items() if tp not in copy.results],
+        complete_manifest,
         continues=interrupted,
     )
 
@@ -218,8 +220,8 @@ def _to_store(begun: Begun, url: str, options: Mapping[str, str], *, delete: boo
     with StoreCopy(place, recorder, delete=delete) as target, progress_bar() as progress:
         copy = Mirror(begun.source, target, begun.wanted, progress, begun.until_ms, begun.renamed, recorder)
         copy.run()
-        made = target.finish(begun.until_ms, begun.source.clock.now_ms())
-    return Done(copy, [], made, place.object_name(STORED_MANIFEST))
+        complete_manifest = target.finish(begun.until_ms, begun.source.clock.now_ms())
+    return Done(copy, [], complete_manifest, place.object_name(STORED_MANIFEST))
 
 
 def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: bool) -> dict[str, str]:
@@ -263,17 +265,17 @@ def _was_interrupted(dest: Path) -> bool:
 
 def _notes(
     results: list[Mirrored],
-    found: Mapping[TopicPartition, OffsetRange],
+    unlisted_ranges: Mapping[TopicPartition, OffsetRange],
     manifest_path: Path | None,
     interrupted: str | None,
 ) -> Iterator[str]:
-    """What a person should know about a mirror that worked."""
+    """The notes about a mirror that worked."""
     if interrupted is not None:
         yield f"{interrupted} was not closed in order; this run continued where each partition ended"
     for result in results:
         if result.remote_note is not None:
             yield f"note: {result.remote_note}: they were not copied"
-        unlisted = found.get(result.tp)
+        unlisted = unlisted_ranges.get(result.tp)
         if unlisted is not None:
             yield (
                 f"{result.tp}: offsets {unlisted.start} to {unlisted.end - 1} were in DEST already and not in"

@@ -108,7 +108,7 @@ def open_closed() -> None:
 
 
 def name_of_failed(error: OSError) -> str | None:
-    """What an error is about: its file; `stdout` if that cannot be written to; None if it is not known.
+    """The name of the file that an error is about; `stdout` if that cannot be written to; None if it is not known.
 
     What stdout has not taken is dropped: the interpreter would try once more at its end, and fail.
     """

@@ -127,7 +127,7 @@ def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
 
 
 def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
-    return [found for found in expand(open_log_dir(logdir), tp) if found.topic != _CLUSTER_METADATA]
+    return [partition for partition in expand(open_log_dir(logdir), tp) if partition.topic != _CLUSTER_METADATA]
 
 
 def _recover(
@@ -148,8 +148,10 @@ def _recover(
                 give_up(owned, write)
         staged = []
         if owned.commits.problem is None:
-            found = staging.unowned(owned.path, owned.partitions() if only is None else only, owned.commits.state)
-            for path, size in _sized(found):
+            staged_files = staging.unowned(
+                owned.path, owned.partitions() if only is None else only, owned.commits.state
+            )
+            for path, size in _sized(staged_files):
                 with suppress(OSError):
                     owned.disk.unlink(path)
                     staged.append((path, size))
@@ -177,18 +179,18 @@ def _left(logdir: Path, chosen: Sequence[TopicPartition]) -> tuple[list[PendingW
 
 
 def _sized(files: Sequence[Path]) -> list[tuple[Path, int]]:
-    found = []
+    sized = []
     for path in files:
         with suppress(FileNotFoundError):
-            found.append((path, path.lstat().st_size))
-    return found
+            sized.append((path, path.lstat().st_size))
+    return sized
 
 
-def _print_report(found: RecoveryReport) -> None:
-    segments = f"{len(found.recovered_segments)} segment(s) checked"
-    changes = "" if found.changes else ", nothing to repair"
-    echo(f"{found.tp}: {found.log_start_offset} to {found.log_end_offset}, {segments}{changes}")
-    for change in found.changes:
+def _print_report(report: RecoveryReport) -> None:
+    segments = f"{len(report.recovered_segments)} segment(s) checked"
+    changes = "" if report.changes else ", nothing to repair"
+    echo(f"{report.tp}: {report.log_start_offset} to {report.log_end_offset}, {segments}{changes}")
+    for change in report.changes:
         echo(f"  {change}")
 
 

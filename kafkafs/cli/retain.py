@@ -91,7 +91,7 @@ def _print_result(result: RetentionResult) -> None:
 
 
 def _print_brokers(result: RetentionResult) -> None:
-    """What the broker would remove of a tiered log."""
+    """Print what the broker would remove of a tiered log."""
     brokers = result.brokers
     if brokers is None:
         return

@@ -190,7 +190,7 @@ def _divided(names: Sequence[str]) -> tuple[list[Path], list[str]]:
 
 def _offsets(path: Path) -> dict[TopicPartition, int]:
     """Lines of `topic partition offset`; a checkpoint of Kafka's has two more lines before them."""
-    found = {}
+    offsets = {}
     for number, line in enumerate(path.read_text().splitlines(), 1):
         fields = line.split()
         if not fields or line.startswith("#") or (number <= 2 and len(fields) == 1 and fields[0].isdigit()):
@@ -200,8 +200,8 @@ def _offsets(path: Path) -> dict[TopicPartition, int]:
             raise click.UsageError(
                 f"{path}, line {number}: expected a topic, a partition and an offset, found {line!r}"
             )
-        found[TopicPartition(fields[0], values[0])] = values[1]
-    return found
+        offsets[TopicPartition(fields[0], values[0])] = values[1]
+    return offsets
 
 
 def _config(settings: Sequence[tuple[str, str, str]]) -> ConfigRequest:
@@ -217,7 +217,8 @@ def _print(request: Request, revival: Revival, *, dry_run: bool) -> None:
     if revival.began_anew:
         echo(f"an earlier run to {request.target} had not finished: begun anew")
     rows = [
-        (str(one.tp), one.replica.log_start_offset, _end(revival, one), one.replica.path) for one in revival.partitions
+        (str(planned.tp), planned.replica.log_start_offset, _end(revival, planned), planned.replica.path)
+        for planned in revival.partitions
     ]
     print_table(("PARTITION", "FROM", "END", "SOURCE"), rows)
     for note in revival.notes:
@@ -228,8 +229,8 @@ def _print(request: Request, revival: Revival, *, dry_run: bool) -> None:
         echo(f"{request.target} is complete: kafka-server-start.sh {request.target}/server.properties")
 
 
-def _end(revival: Revival, one: PlannedPartition) -> int:
-    return revival.built[one.tp].log_end_offset if one.tp in revival.built else one.end_offset
+def _end(revival: Revival, planned: PlannedPartition) -> int:
+    return revival.built[planned.tp].log_end_offset if planned.tp in revival.built else planned.end_offset
 
 
 def _json(request: Request, revival: Revival, *, dry_run: bool) -> dict[str, Any]:
@@ -252,20 +253,20 @@ def _json(request: Request, revival: Revival, *, dry_run: bool) -> dict[str, Any
             }
             for topic in revival.topics
         ],
-        "partitions": [_partition_json(revival, one) for one in revival.partitions],
+        "partitions": [_partition_json(revival, planned) for planned in revival.partitions],
         "notes": revival.notes,
     }
 
 
-def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
-    built = revival.built.get(one.tp)
+def _partition_json(revival: Revival, planned: PlannedPartition) -> dict[str, Any]:
+    built = revival.built.get(planned.tp)
     return {
-        **asdict(one.tp),
-        "source": str(one.replica.path),
-        "log_start_offset": one.replica.log_start_offset,
-        "log_end_offset": _end(revival, one),
-        "cut": one.is_cut,
-        "holds_later_messages": one.is_cut and one.cut.straddles,
+        **asdict(planned.tp),
+        "source": str(planned.replica.path),
+        "log_start_offset": planned.replica.log_start_offset,
+        "log_end_offset": _end(revival, planned),
+        "cut": planned.is_cut,
+        "holds_later_messages": planned.is_cut and planned.cut.straddles,
         "beyond": [
             {
                 "source": str(other.path),
@@ -273,14 +274,14 @@ def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
                 "last_offset": other.offsets.end - 1,
                 "reason": other.reason,
             }
-            for other in one.choice.beyond
+            for other in planned.choice.beyond
         ],
-        "bytes": one.replica.snapshot.size_bytes if built is None else built.size_bytes,
+        "bytes": planned.replica.snapshot.size_bytes if built is None else built.size_bytes,
         "linked_bytes": 0 if built is None else built.linked_bytes,
-        "salvaged": one.chosen is not None,
+        "salvaged": planned.chosen is not None,
         "lost": [
             {"first_offset": lost.first_offset, "last_offset": lost.last_offset, "reason": lost.reason}
-            for lost in (() if one.chosen is None else one.chosen.lost)
+            for lost in (() if planned.chosen is None else planned.chosen.lost)
             if lost.first_offset is not None
         ],
         "filled": [
@@ -289,7 +290,7 @@ def _partition_json(revival: Revival, one: PlannedPartition) -> dict[str, Any]:
                 "first_offset": filled.offsets.start,
                 "last_offset": filled.offsets.end - 1,
             }
-            for filled in (() if one.chosen is None else one.chosen.filled)
+            for filled in (() if planned.chosen is None else planned.chosen.filled)
         ],
         "open_transactions": 0 if built is None else len(built.open_transactions),
         "aborted_transactions": 0 if built is None else len(built.aborted),

@@ -54,20 +54,20 @@ def salvage(ctx: click.Context, logdir: Path, tp: str, target: Path, force: bool
 
     source = open_log_dir(logdir)
     check_destination(target, logdir)
-    snapshots = {found: source.log(found).snapshot() for found in expand(source, tp)}
+    snapshots = {partition: source.log(partition).snapshot() for partition in expand(source, tp)}
     say_remote(source, snapshots)
     results: list[Salvaged] = []
     errors: dict[TopicPartition, Exception] = {}
     with owned_dir(target, errors, create=True) as owned, progress_bar() as progress:
         make_topics(source, owned, snapshots)
 
-        def copy(found: TopicPartition) -> None:
-            log = owned.appendable(found, force=force)
-            results.append(run(snapshots[found], log, compacted=is_cleaned(source, found), progress=progress))
+        def copy(partition: TopicPartition) -> None:
+            log = owned.appendable(partition, force=force)
+            results.append(run(snapshots[partition], log, compacted=is_cleaned(source, partition), progress=progress))
 
         errors |= each(list(snapshots), copy)
     if as_json:
-        failed = [{"partition": str(found), "error": text_of(error)} for found, error in errors.items()]
+        failed = [{"partition": str(partition), "error": text_of(error)} for partition, error in errors.items()]
         print_json({"partitions": [_json(result) for result in results], "failed": failed})
     else:
         for result in results:

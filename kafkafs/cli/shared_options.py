@@ -22,7 +22,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class Parsed(click.ParamType[_Parsed]):
-    """What a function makes of the text. Its ValueError says what is wrong with it."""
+    """A value that a function makes of the text. Its ValueError says what is wrong with it."""
 
     def __init__(self, name: str, parse: Callable[[str], _Parsed]) -> None:
         self.name = name

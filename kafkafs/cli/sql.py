@@ -233,7 +233,7 @@ def _table(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
 
 
 def _plan(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
-    """What EXPLAIN says, as DuckDB has drawn it."""
+    """The plan of EXPLAIN, as DuckDB has drawn it."""
     with _stdout(out):
         for batch in batches:
             for cell in batch.columns[-1].to_pylist():
@@ -242,7 +242,7 @@ def _plan(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
 
 @contextmanager
 def _stdout(out: BinaryIO) -> Iterator[None]:
-    """What is printed goes to `out`."""
+    """Send printed text to `out`."""
     if out is sys.stdout.buffer:
         yield
         return

@@ -193,7 +193,9 @@ def _json(counted: Statistics, over_time: Histogram, undecodable: dict[str, dict
         "largest": [_large(message) for message in sorted(counted.largest, reverse=True)],
         "producers": [{"producer_id": None if number < 0 else number, "messages": n} for number, n in producers],
         "other_producers": counted.other_producers,
-        "undecodable": None if undecodable is None else sorted(undecodable.values(), key=lambda one: -one["messages"]),
+        "undecodable": None
+        if undecodable is None
+        else sorted(undecodable.values(), key=lambda reason: -reason["messages"]),
         "damaged": [
             {
                 "topic": damage.tp.topic,
@@ -269,9 +271,9 @@ def _print(shown: dict[str, Any]) -> None:
     _table(
         ("HEADER", "HEADERS", "BYTES", "OF DECODED", "VALUES", "FIRST VALUE"),
         [
-            (_brief(one["name"]), one["headers"], one["bytes"], _share(one["bytes"], decoded),
-             "> 1000" if one["values"] is None else one["values"], _brief(one["example"]))
-            for one in shown["headers"][:_FIRST]
+            (_brief(row["name"]), row["headers"], row["bytes"], _share(row["bytes"], decoded),
+             "> 1000" if row["values"] is None else row["values"], _brief(row["example"]))
+            for row in shown["headers"][:_FIRST]
         ],
     )  # fmt: skip
     _table(
@@ -282,22 +284,22 @@ def _print(shown: dict[str, Any]) -> None:
     _table(
         ("LARGEST", "OFFSET", "BYTES", "KEY", "VALUE", "HEADERS"),
         [
-            (f"{one['topic']}/{one['partition']}", *(one[name] for name in ("offset", "bytes", "key_bytes")),
-             one["value_bytes"], one["header_bytes"])
-            for one in shown["largest"]
+            (f"{row['topic']}/{row['partition']}", *(row[name] for name in ("offset", "bytes", "key_bytes")),
+             row["value_bytes"], row["header_bytes"])
+            for row in shown["largest"]
         ],
     )  # fmt: skip
-    if any(one["producer_id"] is not None for one in shown["producers"]):
+    if any(row["producer_id"] is not None for row in shown["producers"]):
         rows = [
-            ("none" if one["producer_id"] is None else one["producer_id"], one["messages"])
-            for one in shown["producers"]
+            ("none" if row["producer_id"] is None else row["producer_id"], row["messages"])
+            for row in shown["producers"]
         ]
         _table(("PRODUCER", "MESSAGES"), rows[:_SHOWN])
     if shown["undecodable"] is not None:
         _table(
             ("MESSAGES", "FIRST", "CANNOT BE DECODED"),
-            [(one["messages"], f"{one['topic']}/{one['partition']}@{one['offset']}", one["reason"])
-             for one in shown["undecodable"]] or [(0, "", "")],
+            [(row["messages"], f"{row['topic']}/{row['partition']}@{row['offset']}", row["reason"])
+             for row in shown["undecodable"]] or [(0, "", "")],
         )  # fmt: skip
 
 
@@ -323,7 +325,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _drawing(ctx: click.Context) -> Callable[..., None]:
-    """What draws a picture. Without matplotlib, says so and exits with code 4."""
+    """The module that draws a picture. Without matplotlib, says so and exits with code 4."""
     try:
         from kafkafs.cli.stats_plot import draw
     except ImportError:
@@ -332,16 +334,18 @@ def _drawing(ctx: click.Context) -> Callable[..., None]:
     return draw
 
 
-def _buckets(found: Histogram) -> list[tuple[int, int, int]]:
+def _buckets(histogram: Histogram) -> list[tuple[int, int, int]]:
     """Where each bucket begins, its messages and bytes."""
-    return list(zip(found.starts_ms.tolist(), found.messages.tolist(), found.size_bytes.tolist(), strict=True))
+    return list(
+        zip(histogram.starts_ms.tolist(), histogram.messages.tolist(), histogram.size_bytes.tolist(), strict=True)
+    )
 
 
-def _chart(found: Histogram) -> None:
+def _chart(histogram: Histogram) -> None:
     """Prints one line per bucket: time, messages, bytes, and a bar for the number of messages."""
-    counts = [(_time_name(start, found.width_ms), messages, size) for start, messages, size in _buckets(found)]
-    if found.undated_messages:
-        counts.append(("no timestamp", found.undated_messages, found.undated_bytes))
+    counts = [(_time_name(start, histogram.width_ms), messages, size) for start, messages, size in _buckets(histogram)]
+    if histogram.undated_messages:
+        counts.append(("no timestamp", histogram.undated_messages, histogram.undated_bytes))
     if not counts:
         echo("no messages")
         return
@@ -354,9 +358,9 @@ def _chart(found: Histogram) -> None:
         eighths = -(-number * room * 8 // most)  # rounded up, so that every message shows
         bar = "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
         echo(f"{time:{widths[0]}}  {messages:>{widths[1]}}  {size:>{widths[2]}}  {bar}".rstrip())
-    total = int(found.messages.sum()) + found.undated_messages
-    size_bytes = int(found.size_bytes.sum()) + found.undated_bytes
-    echo(f"{total:,} messages, {size_bytes:,} bytes; a line is {_duration(found.width_ms)}")
+    total = int(histogram.messages.sum()) + histogram.undated_messages
+    size_bytes = int(histogram.size_bytes.sum()) + histogram.undated_bytes
+    echo(f"{total:,} messages, {size_bytes:,} bytes; a line is {_duration(histogram.width_ms)}")
 
 
 def _time_name(milliseconds: int, width_ms: int) -> str:

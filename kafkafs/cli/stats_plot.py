@@ -18,15 +18,17 @@ if TYPE_CHECKING:
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def draw(found: Histogram, title: str, path: Path) -> None:
+def draw(histogram: Histogram, title: str, path: Path) -> None:
     """Writes a PNG, or an SVG if the name ends in .svg. Times are UTC. OSError; OverflowError beyond the year 9999."""
     matplotlib.rcdefaults()  # not what a matplotlibrc in the working directory says, which may be a stranger's
     figure = Figure(figsize=(10, 6), layout="constrained")
     canvas = FigureCanvasSVG(figure) if path.suffix.lower() == ".svg" else FigureCanvasAgg(figure)
     panels = figure.subplots(2, sharex=True)
-    times = [_EPOCH + timedelta(milliseconds=start) for start in found.starts_ms.tolist()]
-    width = timedelta(milliseconds=found.width_ms)
-    for panel, name, values in zip(panels, ("messages", "bytes"), (found.messages, found.size_bytes), strict=True):
+    times = [_EPOCH + timedelta(milliseconds=start) for start in histogram.starts_ms.tolist()]
+    width = timedelta(milliseconds=histogram.width_ms)
+    for panel, name, values in zip(
+        panels, ("messages", "bytes"), (histogram.messages, histogram.size_bytes), strict=True
+    ):
         panel.bar(times, values, width=width, align="edge")
         panel.set_title(name, loc="left", fontsize="medium")
         panel.grid(alpha=0.3)

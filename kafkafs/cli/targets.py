@@ -27,27 +27,27 @@ def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
 
     In a glob `*`, `?` and `[…]` mean what they mean in a shell, on either side of the slash.
     """
-    found = [
+    partitions = [
         tp
         for topic in log_dir.topics()
         for tp in (TopicPartition(topic, partition) for partition in log_dir.partitions(topic))
         if is_named(tp, pattern)
     ]
-    if not found and pattern is not None:
+    if not partitions and pattern is not None:
         what = f"no topic or partition here is named {pattern}"
         raise UnknownTopicOrPartition(what, path=log_dir.path, advice=_meant(log_dir, pattern))
-    return found
+    return partitions
 
 
 def expand_topics(log_dir: LogDir, patterns: Sequence[str]) -> list[str]:
     """The topics that these names and globs name (none: all), in this order. UnknownTopicOrPartition."""
-    found: list[str] = []
+    topics: list[str] = []
     for pattern in patterns:
         named = [topic for topic in log_dir.topics() if fnmatchcase(topic, pattern)]
         if not named:
             check_topic(log_dir, pattern)
-        found += named
-    return list(dict.fromkeys(found)) if patterns else log_dir.topics()
+        topics += named
+    return list(dict.fromkeys(topics)) if patterns else log_dir.topics()
 
 
 def check_topic(log_dir: LogDir, topic: str) -> None:
@@ -59,7 +59,7 @@ def check_topic(log_dir: LogDir, topic: str) -> None:
 
 
 def _meant(log_dir: LogDir, pattern: str) -> str | None:
-    """What to say of a name that names nothing here."""
+    """A hint for a name that names nothing here."""
     meant = names.parse_dir(pattern).partition
     if meant is not None and meant in log_dir.all_partitions():
         return f"A partition is written as topic/number: {meant}"

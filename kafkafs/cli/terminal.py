@@ -1,4 +1,4 @@
-"""What a person sees while a command runs and after it: progress, tables."""
+"""Output for a person while a command runs and after it: progress, tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ALIGNED = 48  # a longer text moves only its own row to the right, not all othe
 
 
 def print_json(value: object) -> None:
-    """One document, indented on a terminal, on one line in a pipe."""
+    """Print a document, indented on a terminal, on one line in a pipe."""
     import json
     from itertools import islice
 
@@ -44,7 +44,7 @@ def facts(value: Any) -> Any:
     if isinstance(value, bytes):
         return bytes_json(value)
     if isinstance(value, list | tuple):
-        return [facts(one) for one in value]
+        return [facts(item) for item in value]
     if not is_dataclass(value):
         return str(value) if isinstance(value, Path) else value
     shown: dict[str, Any] = {}
@@ -55,7 +55,7 @@ def facts(value: Any) -> Any:
 
 
 def bytes_json(data: bytes | None) -> object:
-    """As in the jsonl views: text, or base64 where the bytes are not UTF-8."""
+    """Bytes in the form of the jsonl views: text, or base64 where the bytes are not UTF-8."""
     if data is None:
         return None
     try:

@@ -60,26 +60,26 @@ def list_topics(ctx: click.Context, logdir: Path, as_json: bool) -> None:
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     problems: list[OSError] = []
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for topic in log_dir.topics():
         partitions = log_dir.partitions(topic)
         sizes = [_log_bytes(log_dir.path / TopicPartition(topic, number).dir_name, problems) for number in partitions]
         known = [size for size in sizes if size is not None]
         total = sum(known) if len(known) == len(sizes) else None
-        found.append({"topic": topic, "partitions": partitions, "bytes": total})
+        rows.append({"topic": topic, "partitions": partitions, "bytes": total})
     hidden = [
         {"directory": entry.name, "reason": entry.reason, "bytes": _log_bytes(log_dir.path / entry.name, [])}
         for entry in log_dir.hidden()
     ]
     if as_json:
-        print_json({"topics": found, "hidden": hidden})
+        print_json({"topics": rows, "hidden": hidden})
     else:
-        _print_list(found, hidden)
+        _print_list(rows, hidden)
     fail_with(ctx, problems)
 
 
-def _print_list(found: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> None:
-    print_table(("TOPIC", "PARTITIONS", "BYTES"), [(t["topic"], len(t["partitions"]), t["bytes"]) for t in found])
+def _print_list(topics: list[dict[str, Any]], hidden: list[dict[str, Any]]) -> None:
+    print_table(("TOPIC", "PARTITIONS", "BYTES"), [(t["topic"], len(t["partitions"]), t["bytes"]) for t in topics])
     if hidden:
         echo()
         rows = [(entry["directory"], entry["bytes"], entry["reason"]) for entry in hidden]
@@ -104,16 +104,16 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
     """
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
-    found = [_described(log_dir, topic) for topic in expand_topics(log_dir, patterns)]
+    described = [_described(log_dir, topic) for topic in expand_topics(log_dir, patterns)]
     if as_json:
-        print_json({"topics": found})
+        print_json({"topics": described})
     else:
-        for number, topic in enumerate(found):
+        for number, topic in enumerate(described):
             if number:
                 echo()
             _print_topic(topic)
-    problems = [problem for topic in found for problem in topic["problems"]]
-    problems += [part["problem"] for topic in found for part in topic["partitions"] if "problem" in part]
+    problems = [problem for topic in described for problem in topic["problems"]]
+    problems += [part["problem"] for topic in described for part in topic["partitions"] if "problem" in part]
     fail_with(ctx, problems)
 
 
@@ -159,9 +159,9 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
 
 
 def _print_topic(topic: dict[str, Any]) -> None:
-    here, count = len(topic["partitions"]), topic["partition_count"]
-    partitions = f"{here} partitions" if here != 1 else "1 partition"
-    if count is not None and count != here:
+    local_count, count = len(topic["partitions"]), topic["partition_count"]
+    partitions = f"{local_count} partitions" if local_count != 1 else "1 partition"
+    if count is not None and count != local_count:
         partitions += f" of {count}"
     topic_id = f", id {topic['topic_id']}" if topic["topic_id"] else ""
     echo(f"{topic['topic']}: {partitions}, {topic['replicas']} replica(s){topic_id}")
@@ -196,8 +196,8 @@ def _print_topic(topic: dict[str, Any]) -> None:
         first, local = part.get("log_start_offset"), part.get("local_log_start_offset")
         place = f"{topic['topic']}/{part['partition']}"
         if "remote_segments" in part:
-            count, size, there = part["remote_segments"], part["remote_bytes"], ", ".join(part["remote_places"])
-            echo(f"{place}: {first} to {local - 1} are {count} remote segment(s), {size} bytes in {there}")
+            count, size, places = part["remote_segments"], part["remote_bytes"], ", ".join(part["remote_places"])
+            echo(f"{place}: {first} to {local - 1} are {count} remote segment(s), {size} bytes in {places}")
         elif first != local:
             say(f"note: {place}: messages {first} to {local - 1} are in tiered storage, not in this directory")
 

@@ -61,10 +61,10 @@ def transactions(
     chosen = expand(log_dir, tp)
     ids, now_ms = transactional_ids(log_dir), log_dir.clock.now_ms()
     judge = _Judge(ids, now_ms, timeout_minutes * _MINUTE_MS)
-    found: list[PartitionProducers] = []
-    errors = each(chosen, lambda tp: found.append(partition_producers(log_dir.log(tp))))
-    partitions = [judge.partition(one, only_open=only_open) for one in found]
-    shown = {row["transactional_id"] for one in partitions for row in one["producers"]}
+    producers: list[PartitionProducers] = []
+    errors = each(chosen, lambda tp: producers.append(partition_producers(log_dir.log(tp))))
+    partitions = [judge.partition(state, only_open=only_open) for state in producers]
+    shown = {row["transactional_id"] for state in partitions for row in state["producers"]}
     states = [
         _state(name, metadata)
         for name, metadata in sorted(ids.by_id.items())
@@ -81,25 +81,25 @@ def transactions(
 
 
 class _Judge:
-    """What is known about open transactions: who owns them, and whether somebody will end them."""
+    """Facts about open transactions: who owns them, and whether somebody will end them."""
 
     def __init__(self, ids: TransactionalIds, now_ms: int, timeout_ms: int) -> None:
         self._ids = ids
         self._now_ms = now_ms
         self._timeout_ms = timeout_ms
 
-    def partition(self, found: PartitionProducers, *, only_open: bool) -> dict[str, Any]:
-        rows = [self._producer(found, producer) for producer in found.producers]
+    def partition(self, producers: PartitionProducers, *, only_open: bool) -> dict[str, Any]:
+        rows = [self._producer(producers, producer) for producer in producers.producers]
         return {
-            "topic": found.tp.topic,
-            "partition": found.tp.partition,
-            "log_start_offset": found.log_start_offset,
-            "last_stable_offset": found.last_stable_offset,
-            "log_end_offset": found.log_end_offset,
+            "topic": producers.tp.topic,
+            "partition": producers.tp.partition,
+            "log_start_offset": producers.log_start_offset,
+            "last_stable_offset": producers.last_stable_offset,
+            "log_end_offset": producers.log_end_offset,
             "producers": [row for row in rows if row["transaction"] is not None or not only_open],
         }
 
-    def _producer(self, found: PartitionProducers, producer: ProducerEntry) -> dict[str, Any]:
+    def _producer(self, producers: PartitionProducers, producer: ProducerEntry) -> dict[str, Any]:
         return {
             "producer_id": producer.producer_id,
             "producer_epoch": producer.epoch,
@@ -108,18 +108,18 @@ class _Judge:
             "last_offset": producer.last_offset,
             "last_timestamp": producer.timestamp,
             "transactional_id": self._ids.owner(producer.producer_id),
-            "transaction": None if producer.current_txn_first_offset < 0 else self._open(found, producer),
+            "transaction": None if producer.current_txn_first_offset < 0 else self._open(producers, producer),
         }
 
-    def _open(self, found: PartitionProducers, producer: ProducerEntry) -> dict[str, Any]:
-        begun = found.begun[producer.producer_id]
+    def _open(self, producers: PartitionProducers, producer: ProducerEntry) -> dict[str, Any]:
+        begun = producers.begun[producer.producer_id]
         silent = self._now_ms - producer.timestamp > self._timeout_ms
-        will_end = self._ids.will_end(found.tp, producer) if silent else True
+        will_end = self._ids.will_end(producers.tp, producer) if silent else True
         return {
             "first_offset": producer.current_txn_first_offset,
             "first_timestamp": None if begun < 0 else begun,
             "age_ms": None if begun < 0 else self._now_ms - begun,
-            "holds_last_stable_offset": found.holds_back(producer),
+            "holds_last_stable_offset": producers.holds_back(producer),
             "hanging": None if will_end is None else not will_end,
         }
 
@@ -188,7 +188,7 @@ def _print_states(states: list[dict[str, Any]]) -> None:
         (
             row["transactional_id"], row["producer_id"], row["producer_epoch"], row["state"],
             None if row["start_timestamp"] is None else moment(row["start_timestamp"]), row["timeout_ms"],
-            " ".join(f"{one['topic']}/{one['partition']}" for one in row["partitions"]),
+            " ".join(f"{partition['topic']}/{partition['partition']}" for partition in row["partitions"]),
         )
         for row in states
     ]  # fmt: skip

@@ -74,13 +74,13 @@ def verify(
     manifest = None if manifest_place is None and not in_store else _read(manifest_place or "", logdir)
     chosen = None if tp is None else _chosen(logdir, tp, manifest)
     with progress_bar() as progress:
-        found = [] if in_store else verify_log_dir(logdir, chosen, progress=progress)
+        findings = [] if in_store else verify_log_dir(logdir, chosen, progress=progress)
         if manifest is not None:
             from storage.verify.manifest_audit import verify_manifest
 
-            found += verify_manifest(logdir, manifest, chosen, progress=progress)
-        found = _with_tier(found, logdir, chosen, progress)
-    _report_findings(ctx, found, notes=notes, as_json=as_json)
+            findings += verify_manifest(logdir, manifest, chosen, progress=progress)
+        findings = _with_tier(findings, logdir, chosen, progress)
+    _report_findings(ctx, findings, notes=notes, as_json=as_json)
 
 
 def _read(place: str, logdir: Path) -> Manifest:
@@ -94,17 +94,17 @@ def _read(place: str, logdir: Path) -> Manifest:
         return backup_at(logdir).manifest
     if not place:
         raise click.UsageError("--manifest: name a FILE, because LOGDIR is a directory")
-    found = read_manifest(open_place(place)) if "://" in place else manifest.read(Path(place))
-    if found is None:
+    listed = read_manifest(open_place(place)) if "://" in place else manifest.read(Path(place))
+    if listed is None:
         raise click.BadParameter(f"File {place!r} does not exist.", param_hint="'--manifest'")
-    return found
+    return listed
 
 
 def _chosen(logdir: Path, tp: str, manifest: Manifest | None) -> list[TopicPartition]:
     """The partitions that TP names here or in the manifest: one that is lost must be found missing."""
     from storage.errors import UnknownTopicOrPartition
 
-    listed = [] if manifest is None else [found for found in manifest.partitions if is_named(found, tp)]
+    listed = [] if manifest is None else [partition for partition in manifest.partitions if is_named(partition, tp)]
     try:
         return sorted({*expand(open_log_dir(logdir), tp), *listed})
     except UnknownTopicOrPartition:
@@ -114,55 +114,62 @@ def _chosen(logdir: Path, tp: str, manifest: Manifest | None) -> list[TopicParti
 
 
 def _with_tier(
-    found: list[Finding], logdir: Path, chosen: Sequence[TopicPartition] | None, progress: Progress
+    findings: list[Finding], logdir: Path, chosen: Sequence[TopicPartition] | None, progress: Progress
 ) -> list[Finding]:
     """`found`, and the findings in the tier of these partitions if the command was given a tier."""
     places = tier()
     if places is None:
-        return found
+        return findings
     from storage.verify.findings import FaultKind
     from storage.verify.tier_audit import verify_tier
 
     log_dir = open_log_dir(logdir)
     partitions = log_dir.all_partitions() if chosen is None else chosen
-    in_log_dir = [one for one in found if one.kind is not FaultKind.REMOTE_SEGMENTS]  # they are checked now
+    in_log_dir = [
+        finding for finding in findings if finding.kind is not FaultKind.REMOTE_SEGMENTS
+    ]  # they are checked now
     return in_log_dir + verify_tier(log_dir, places, partitions, progress, elsewhere=chosen is None)
 
 
-def _report_findings(ctx: click.Context, found: list[Finding], *, notes: bool, as_json: bool) -> None:
+def _report_findings(ctx: click.Context, all_findings: list[Finding], *, notes: bool, as_json: bool) -> None:
     """Prints findings and notes; exits with code 1 if there are findings."""
     from storage.verify.findings import Severity
 
-    findings = [one for one in found if one.severity is Severity.FINDING]
-    noted = [one for one in found if one.severity is Severity.NOTE]
+    findings = [finding for finding in all_findings if finding.severity is Severity.FINDING]
+    noted = [finding for finding in all_findings if finding.severity is Severity.NOTE]
     if as_json:
-        print_json({"findings": [_json(one) for one in findings], "notes": [_json(one) for one in noted]})
+        print_json(
+            {"findings": [_json(finding) for finding in findings], "notes": [_json(finding) for finding in noted]}
+        )
     else:
-        for one in found if notes else findings:
-            _print_finding(one)
+        for finding in all_findings if notes else findings:
+            _print_finding(finding)
         echo(_summary(findings, noted))
     if findings:
         ctx.exit(FOUND)
 
 
-def _print_finding(one: Finding) -> None:
+def _print_finding(finding: Finding) -> None:
     """Prints a finding: a first line, and the details below it."""
     where = [
         f"{name} {value:,}" if sys.stdout.isatty() else f"{name} {value}"
-        for name, value in (("position", one.position), ("offset", one.offset))
+        for name, value in (("position", finding.position), ("offset", finding.offset))
         if value is not None
     ]
-    echo(f"{one.path}: {one.severity.value} {one.name}: {one.what}" + (f" ({', '.join(where)})" if where else ""))
+    echo(
+        f"{finding.path}: {finding.severity.value} {finding.name}: {finding.what}"
+        + (f" ({', '.join(where)})" if where else "")
+    )
     for name, value in (
-        ("expected", one.expected),
-        ("found", one.found),
-        ("recovery", one.recovery),
-        ("repaired by", one.repair),
+        ("expected", finding.expected),
+        ("found", finding.found),
+        ("recovery", finding.recovery),
+        ("repaired by", finding.repair),
     ):
         if value is not None:
             echo(f"  {name}: {value}")
-    if one.more:
-        echo(f"  and {one.more} more of this kind in this file")
+    if finding.more:
+        echo(f"  and {finding.more} more of this kind in this file")
 
 
 def _summary(findings: list[Finding], notes: list[Finding]) -> str:
@@ -170,29 +177,29 @@ def _summary(findings: list[Finding], notes: list[Finding]) -> str:
     return f"{text}; {_counted(notes, 'note')}" if notes else text
 
 
-def _counted(found: list[Finding], word: str) -> str:
+def _counted(findings: list[Finding], word: str) -> str:
     kinds: Counter[str] = Counter()
-    for one in found:
-        kinds[one.name] += 1 + one.more
+    for finding in findings:
+        kinds[finding.name] += 1 + finding.more
     total = kinds.total()
     listed = ", ".join(f"{count} {name}" for name, count in kinds.most_common())
     return f"{total} {word}{'s' if total > 1 else ''}: {listed}"
 
 
-def _json(one: Finding) -> dict[str, Any]:
+def _json(finding: Finding) -> dict[str, Any]:
     def plain(value: object) -> object:
         return value if value is None or isinstance(value, int | str) else str(value)
 
     return {
-        "severity": one.severity.value,
-        "name": one.name,
-        "file": shown(str(one.path)),
-        "what": one.what,
-        "position": one.position,
-        "offset": one.offset,
-        "expected": plain(one.expected),
-        "found": plain(one.found),
-        "recovery": one.recovery,
-        "repair": one.repair,
-        "more": one.more,
+        "severity": finding.severity.value,
+        "name": finding.name,
+        "file": shown(str(finding.path)),
+        "what": finding.what,
+        "position": finding.position,
+        "offset": finding.offset,
+        "expected": plain(finding.expected),
+        "found": plain(finding.found),
+        "recovery": finding.recovery,
+        "repair": finding.repair,
+        "more": finding.more,
     }

@@ -25,7 +25,7 @@ _SPARE = 64
 
 
 class Code(IntEnum):
-    """What an operation writes; the kernel has the same numbers. Null writes no bytes unless stated otherwise."""
+    """The output of an operation; the kernel has the same numbers. Null writes no bytes unless stated otherwise."""
 
     NOTHING = 0
     NUMBER = 1  # a column's number in decimal

@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 class Txt(ProgramFormat):
-    """The same for every partition."""
+    """Values and newlines, for every partition."""
 
     def __init__(self) -> None:
         super().__init__("txt", Program.of([VALUE, b"\n"]))
 
     def measure(self, block: RecordBlock, sizes: NDArray[np.int64]) -> None:
         """Needs only one column."""
-        wanted = sizes[: len(block)]
-        np.maximum(block.value_length, 0, out=wanted)
-        wanted += 1
+        lengths = sizes[: len(block)]
+        np.maximum(block.value_length, 0, out=lengths)
+        lengths += 1
 
     def render_rows(
         self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0

@@ -32,8 +32,8 @@ _REPORT_SECONDS = 0.1  # between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class StartupListener:
-    """What waits for the work to become ready. `ready` is called at that point, with the descriptor that is to become
-    stderr; before that, `say` gets lines for a person and `progress` gets the progress."""
+    """The listener of a start, which waits for the work to become ready. `ready` is called at that point, with the
+    descriptor that is to become stderr; before that, `say` gets lines for a person and `progress` gets the progress."""
 
     ready: Callable[[int], None]
     say: Callable[[str], None]

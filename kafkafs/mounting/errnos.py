@@ -1,4 +1,4 @@
-"""What FUSE answers to an error: errors to errnos (kafkafs/CONTRACT.md, "Errors"), in one wrapper for all calls.
+"""The answers of FUSE to errors: errors to errnos (kafkafs/CONTRACT.md, "Errors"), in one wrapper for all calls.
 
 Damaged data is answered with EIO and logged in one line with file, position, offset, expected and found; at most
 `DataErrors.PER_SECOND` lines a second, so that a `grep -r` over a broken disk does not fill the log. An error of any
@@ -106,7 +106,7 @@ class DataErrors:
             _log.error("bug in %s, answered EIO", operation, exc_info=error)
 
     def status(self) -> DataErrorStatus:
-        """What was counted so far."""
+        """The counts so far."""
         with self._lock:
             return DataErrorStatus(self._count, self._bugs, self._last)
 

@@ -1,4 +1,4 @@
-"""What a writable mount says when it has ended, to the `kafkafs umount` that waits for it.
+"""The last message of a writable mount to the `kafkafs umount` that waits for it.
 
 The two are no relatives, so neither an exit code nor a pipe connects them; and by then there is no tree any more. The
 server keeps an anonymous file (memfd_create(2)) and notes there how it ended. Whoever wants to know opens that file

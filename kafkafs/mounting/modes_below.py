@@ -37,7 +37,7 @@ class ModesBelow:
     log_dir: LogDir
 
     def of(self, path: str, kind: NodeKind) -> Permissions:
-        """What a path of the tree permits: nothing where what is below cannot be looked at."""
+        """The permissions of a path of the tree: nothing where what is below cannot be looked at."""
         try:
             base = self.log_dir.path.stat()
             directories, logs = base.st_mode, _READ | _WRITE

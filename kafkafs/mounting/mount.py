@@ -64,7 +64,8 @@ _OTHERS = frozenset(("allow_other", "allow_root"))
 
 @dataclass(frozen=True, slots=True)
 class MountRequest:
-    """What is to be mounted where. Both paths are absolute: a daemon's working directory is `/`."""
+    """A log directory, a mountpoint and the options of the mount. Both paths are absolute: a daemon's working directory
+    is `/`."""
 
     log_dir: Path
     mountpoint: Path
@@ -72,7 +73,7 @@ class MountRequest:
 
     @property
     def source(self) -> str:
-        """What is mounted, as a person names it: the log directory, or the URL of a backup."""
+        """The source of the mount, as a person names it: the log directory, or the URL of a backup."""
         from storage.log.stored_dir import backup_at
 
         return backup_at(self.log_dir).place.name if is_stored(self.log_dir) else str(self.log_dir)
@@ -337,7 +338,7 @@ def _maintenance(owned: OwnedDir) -> Maintenance:
 
 
 def _recovered(owned: OwnedDir) -> dict[str, list[str]]:
-    """What recovery changed, by partition."""
+    """The changes by recovery, by partition."""
     return {str(tp): report.changes for tp, report in owned.reports().items() if report.changes}
 
 

@@ -188,7 +188,10 @@ def _number(name: str, value: str) -> int:
 
 # By name: what a value does, and an example of one.
 _OURS: dict[str, tuple[_Apply, str]] = {
-    "isolation": (_choice("isolation", "isolation", {one.value: one for one in Isolation}), "read_committed"),
+    "isolation": (
+        _choice("isolation", "isolation", {isolation.value: isolation for isolation in Isolation}),
+        "read_committed",
+    ),
     "out_of_range": (_choice("out_of_range", "clamp", {"clamp": True, "error": False}), "clamp"),
     "keys": (_choice("keys", "keys", {"on": True, "off": False}), "off"),
     "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),

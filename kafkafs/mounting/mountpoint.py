@@ -67,7 +67,7 @@ def mounts(process: int | str = "self") -> list[Mount]:
 
 
 def mount_at(path: Path) -> Mount | None:
-    """What is mounted at exactly this absolute path: the topmost mount if there are several."""
+    """The mount at exactly this absolute path: the topmost mount if there are several."""
     at = [mount for mount in mounts() if mount.path == path]
     return at[-1] if at else None
 
@@ -143,7 +143,8 @@ _MODE_ATTRIBUTE = "user.kafkafs.mode"
 
 @contextlib.contextmanager
 def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
-    """What it yields, called once something is mounted there, makes the directory below unwritable until the end.
+    """Yield a function that makes the directory below a mount unwritable until the end; call it once something is
+    mounted.
 
     For a killed server it does not end: whoever goes on writing finds a directory that is not writable, and not one in
     which files arise that no topic ever gets. The next mount restores the mode when it ends. A mode does not stop root,
@@ -259,9 +260,9 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> str | None:
 
 def _places(mounted: Mount) -> list[str]:
     """Where a mount is (still) mounted: for this process, and in other mount namespaces that this user may look at."""
-    here = Path("/proc/self/ns/mnt").readlink()
+    own_namespace = Path("/proc/self/ns/mnt").readlink()
     places = [str(mount.path) for mount in mounts() if (mount.device, mount.fs_type) == (mounted.device, FS_TYPE)]
-    namespaces = {here}
+    namespaces = {own_namespace}
     for process in psutil.process_iter(["name"]):
         with contextlib.suppress(OSError):
             namespace = Path("/proc", str(process.pid), "ns/mnt").readlink()
@@ -299,7 +300,7 @@ def _wait_for(server: psutil.Process, mountpoint: Path, timeout_s: float) -> Non
 
 
 def holders(mountpoint: Path, server: int | None = None) -> Iterator[str]:
-    """What uses files below the mountpoint, among visible processes: `less (process 12) has /mnt/t/0/messages.txt
+    """The users of files below the mountpoint, among visible processes: `less (process 12) has /mnt/t/0/messages.txt
     open`. Not the process `server`: what it has open is the directory below the mount."""
     prefix = f"{mountpoint}/"
     for mount in mounts():
@@ -386,12 +387,12 @@ def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
 def is_within(path: Path, directory: Path) -> bool:
     """Whether an absolute path is `directory` or below it, by name or by identity. The path itself may be missing."""
     try:
-        wanted = directory.stat()
+        directory_stat = directory.stat()
     except OSError:
         return path == directory or directory in path.parents
     for place in (path, *path.parents):
         with contextlib.suppress(OSError):
-            if os.path.samestat(place.stat(), wanted):
+            if os.path.samestat(place.stat(), directory_stat):
                 return True
     return False
 

@@ -158,10 +158,10 @@ def _disk(path: Path) -> Facts:
 
 
 def _versions() -> dict[str, str]:
-    found = {"kafkafs": _version("kafkafs"), "python": platform.python_version()}
-    found.update((name, _version(name)) for name in _LIBRARIES)
-    found["linux"] = platform.release()
-    return found
+    versions = {"kafkafs": _version("kafkafs"), "python": platform.python_version()}
+    versions.update((name, _version(name)) for name in _LIBRARIES)
+    versions["linux"] = platform.release()
+    return versions
 
 
 def _version(name: str) -> str:

@@ -153,7 +153,7 @@ class ArrivalMap:
             arrivals.add(int(line["offset"]), -1 if new is None else int(new), int(line["messages"]))
 
     def get(self, tp: TopicPartition) -> Arrivals | None:
-        """What is known of a partition; None if nothing of it was produced."""
+        """The arrivals of a partition; None if nothing of it was produced."""
         return self._known.get(tp)
 
     def begin(self, tp: TopicPartition, topic: str, first: int) -> Arrivals:

@@ -43,7 +43,7 @@ _JAAS_OPTION: Final = re.compile(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'
 
 
 def translate(properties: Mapping[str, str], path: Path) -> tuple[dict[str, str], list[str]]:
-    """What librdkafka calls these properties, and the names of those that have no effect here. InvalidConfig for a
+    """These properties by librdkafka's names, and the names of those that have no effect here. InvalidConfig for a
     keystore or truststore that it cannot read: without it the connection would trust other certificates."""
     given = {name: text.strip() for name, text in properties.items()}
     config = {name: text for name, text in given.items() if name in _SAME and text}

@@ -38,7 +38,7 @@ class RegistryCheck:
         self._asked: set[int] = set()
 
     def problems(self, topic: str, block: RecordBlock) -> list[str]:
-        """What is wrong with ids that come for the first time. StorageError if the registry does not answer."""
+        """The problems of ids that come for the first time. StorageError if the registry does not answer."""
         problems = []
         for column in ("key", "value"):
             starts = block.key_start if column == "key" else block.value_start

@@ -1,4 +1,4 @@
-"""What a schema registry knows: versions of subjects, schemas by id and GUID, compatibility levels."""
+"""The content of a schema registry: versions of subjects, schemas by id and GUID, compatibility levels."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JSON: Final = "JSON"
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One entry of a schema's references: `name` is how the text calls it (an Avro full name, a .proto path, a URI)."""
+    """An entry of a schema's references: `name` is how the text calls it (an Avro full name, a .proto path, a URI)."""
 
     name: str
     subject: str
@@ -69,7 +69,7 @@ MOST_SEARCHED_NAMES: Final = 16 << 20
 
 
 class State(Enum):
-    """What a registry would show of a version. `HARD_DELETED` ones are known because their records are in the log."""
+    """The state of a version in a registry. `HARD_DELETED` ones are known because their records are in the log."""
 
     LIVE = "live"
     SOFT_DELETED = "soft-deleted"
@@ -142,8 +142,8 @@ class Registry:
         entry = self._ids[""].get(schema_id)
         if entry is not None:
             return entry.schema
-        found = [ids[schema_id].schema for ids in self._ids.values() if schema_id in ids]
-        return found[0] if found and all(schema == found[0] for schema in found) else None
+        candidates = [ids[schema_id].schema for ids in self._ids.values() if schema_id in ids]
+        return candidates[0] if candidates and all(schema == candidates[0] for schema in candidates) else None
 
     def by_guid(self, guid: bytes) -> Schema | None:
         return self._guids.get(guid)
@@ -191,10 +191,10 @@ class Registry:
 
     @cached_property
     def _subjects(self) -> dict[str, tuple[SubjectVersion, ...]]:
-        found: dict[str, list[SubjectVersion]] = {}
+        by_subject: dict[str, list[SubjectVersion]] = {}
         for key in sorted(self.versions):
-            found.setdefault(key[0], []).append(self.versions[key])
-        return {subject: tuple(entries) for subject, entries in found.items()}
+            by_subject.setdefault(key[0], []).append(self.versions[key])
+        return {subject: tuple(entries) for subject, entries in by_subject.items()}
 
     @cached_property
     def _message_types(self) -> dict[str, SubjectVersion]:
@@ -203,11 +203,11 @@ class Registry:
         for versions in [*self._subjects.values(), *loose]:
             newest_first = sorted(versions, key=lambda entry: (entry.state is State.LIVE, entry.version), reverse=True)
             waiting += [(place, -entry.schema.schema_id, entry) for place, entry in enumerate(newest_first)]
-        found: dict[str, SubjectVersion] = {}
+        types: dict[str, SubjectVersion] = {}
         seen: set[tuple[str, str]] = set()
         text_left, names_left = MOST_SEARCHED_TEXT, MOST_SEARCHED_NAMES
         # The newest versions of all subjects first: there may be more texts than are looked at.
-        for _, _, entry in sorted(waiting, key=lambda one: (*one[:2], one[2].subject)):
+        for _, _, entry in sorted(waiting, key=lambda ranked: (*ranked[:2], ranked[2].subject)):
             text = entry.schema.text if entry.schema.schema_type == PROTOBUF else ""
             text_left -= len(text)
             if text_left < 0:
@@ -215,12 +215,12 @@ class Registry:
             for name in message_types(text):
                 names_left -= len(name)
                 if names_left < 0:
-                    return found
+                    return types
                 newer = entry.subject and (entry.subject, name) in seen
-                if not newer and (name not in found or _precedence(entry) > _precedence(found[name])):
-                    found[name] = entry
+                if not newer and (name not in types or _precedence(entry) > _precedence(types[name])):
+                    types[name] = entry
                 seen.add((entry.subject, name))
-        return found
+        return types
 
     @cached_property
     def fingerprint(self) -> str:

@@ -196,12 +196,12 @@ class RegistryReplay(Replay):
         self._registry = None
 
 
-def _is_in(subject: str, wanted: str) -> bool:
+def _is_in(subject: str, chosen: str) -> bool:
     """Whether a subject is the wanted one, or in the context that `:.dr:` stands for."""
-    wanted = qualified(wanted, context_of(wanted))
-    if wanted.startswith(":.") and not name_in_context(wanted):
-        return context_of(subject) == context_of(wanted)
-    return subject == wanted
+    chosen = qualified(chosen, context_of(chosen))
+    if chosen.startswith(":.") and not name_in_context(chosen):
+        return context_of(subject) == context_of(chosen)
+    return subject == chosen
 
 
 def _object(raw: bytes, what: str) -> dict[str, Any]:
@@ -210,43 +210,43 @@ def _object(raw: bytes, what: str) -> dict[str, Any]:
             f"schema registry's {what} is too large", expected=f"up to {MOST_RECORD_BYTES} bytes", found=len(raw)
         )
     try:
-        found = json.loads(raw)
+        value = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise CorruptData(f"schema registry's {what} is not valid JSON: {error}", found=_shown(raw)) from None
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise CorruptData(f"schema registry's {what} is not a JSON object", found=_shown(raw))
-    return found
+    return value
 
 
-def _text(found: object, what: str) -> str:
-    if not isinstance(found, str):
-        raise CorruptData(f"schema registry's record: {what} is not a string", found=_shown(found))
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise CorruptData(f"schema registry's record: {what} is not a string", found=_shown(value))
     try:
-        found.encode()
+        value.encode()
     except UnicodeEncodeError:  # JSON can express half a surrogate pair, which neither files nor terminals take
-        raise CorruptData(f"schema registry's record: {what} is not valid Unicode", found=_shown(found)) from None
-    return found
+        raise CorruptData(f"schema registry's record: {what} is not valid Unicode", found=_shown(value)) from None
+    return value
 
 
-def _whole(found: object, what: str, most: int, least: int = 0) -> int:
-    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+def _whole(value: object, what: str, most: int, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         what = f"schema registry's record: {what} is not a whole number"
-        raise CorruptData(what, expected=f"{least} to {most}", found=_shown(found))
-    return found
+        raise CorruptData(what, expected=f"{least} to {most}", found=_shown(value))
+    return value
 
 
-def _references(found: object) -> tuple[Reference, ...]:
-    if found is None:
+def _references(value: object) -> tuple[Reference, ...]:
+    if value is None:
         return ()
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise CorruptData("schema registry's record: references are not a list of objects", found=_shown(found))
+    if not isinstance(value, list) or not all(isinstance(reference, dict) for reference in value):
+        raise CorruptData("schema registry's record: references are not a list of objects", found=_shown(value))
     return tuple(
         Reference(
-            _text(one.get("name"), "a reference's name"),
-            _text(one.get("subject"), "a reference's subject"),
-            _whole(one.get("version"), "a reference's version", _MAX_VERSION, NEWEST),
+            _text(reference.get("name"), "a reference's name"),
+            _text(reference.get("subject"), "a reference's subject"),
+            _whole(reference.get("version"), "a reference's version", _MAX_VERSION, NEWEST),
         )
-        for one in found
+        for reference in value
     )
 
 
@@ -258,7 +258,7 @@ def _given_guid(value: dict[str, Any]) -> bytes | None:
 
 
 def _given_md5(value: dict[str, Any]) -> bytes | None:
-    """What Confluent's registry takes for the GUID if a record has it (SchemaValue.getMd5Bytes)."""
+    """The digest that Confluent's registry takes for the GUID if a record has it (SchemaValue.getMd5Bytes)."""
     try:
         digest = base64.b64decode(value["md5"], validate=True) if isinstance(value.get("md5"), str) else b""
     except ValueError:
@@ -266,7 +266,7 @@ def _given_md5(value: dict[str, Any]) -> bytes | None:
     return digest if len(digest) == 16 else None
 
 
-def _shown(found: object) -> str:
+def _shown(value: object) -> str:
     """The beginning of a value, for an error message."""
-    text = repr(found)
+    text = repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."

@@ -178,9 +178,9 @@ class FileSchemas(SchemaSource):
         Kubernetes ConfigMap are such links: 12.avsc to ..data/12.avsc, and ..data to another directory here."""
         if not path.is_symlink():
             return path
-        target, here = Path(os.path.realpath(path)), Path(os.path.realpath(self._path))
+        target, directory = Path(os.path.realpath(path)), Path(os.path.realpath(self._path))
         # No deeper: of a path that is opened, only the last two names are sure not to have become links meanwhile.
-        return target if here in (target.parent, target.parent.parent) else path
+        return target if directory in (target.parent, target.parent.parent) else path
 
     def _loose(self, skipped: Callable[[StorageError], None]) -> Iterator[SubjectVersion]:
         """The schemas in files of their own: they belong to no subject."""
@@ -241,7 +241,8 @@ def import_line(entry: SubjectVersion) -> dict[str, Any]:
     body: dict[str, Any] = {"version": entry.version, "id": schema.schema_id, "schemaType": schema.schema_type}
     if schema.references:
         body["references"] = [
-            {"name": one.name, "subject": one.subject, "version": one.version} for one in schema.references
+            {"name": reference.name, "subject": reference.subject, "version": reference.version}
+            for reference in schema.references
         ]
     if entry.metadata is not None:
         body["metadata"] = entry.metadata
@@ -264,11 +265,11 @@ def _mark(path: Path) -> FileMark:
 
 def _apply_import(replay: RegistryReplay, line: bytes, number: int) -> None:
     try:
-        found = json.loads(line)
-        body, state = found["body"], found.get("state", "live")
-        key = json.dumps({"keytype": "SCHEMA", "subject": found["subject"], "version": body["version"]}).encode()
+        entry = json.loads(line)
+        body, state = entry["body"], entry.get("state", "live")
+        key = json.dumps({"keytype": "SCHEMA", "subject": entry["subject"], "version": body["version"]}).encode()
         value = json.dumps({**body, "deleted": state == "soft-deleted"}).encode()
-        timestamp = int(found.get("timestamp", -1))
+        timestamp = int(entry.get("timestamp", -1))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptData(f"line {number} is not a schema: {type(error).__name__}: {error}") from None
     replay.apply(key, value, number - 1, timestamp)

@@ -55,8 +55,8 @@ class SteadySchemas:
         return self._compare(self._source.registry())[1]
 
     def fingerprint(self) -> str | None:
-        """What identifies all answers, for what outlives this process: the source's registry, if it would give all of
-        them and all questions had one. None otherwise, and where Protobuf is among them: whether and how that is
+        """A value that identifies all answers, for what outlives this process: the source's registry, if it would give
+        all of them and all questions had one. None otherwise, and where Protobuf is among them: whether and how that is
         decoded also depends on what is installed."""
         registry = self._source.registry()
         _, outdated, complete = self._compare(registry)

@@ -91,7 +91,9 @@ class GroupDirectory(Directory):
         group = self._group
         stamp, below = -1, 0
         if group is not None and isinstance(self._node, GroupTopic):
-            stamp = max((one.commit_timestamp for one in group.offsets.get(self._node.topic, {}).values()), default=-1)
+            stamp = max(
+                (commit.commit_timestamp for commit in group.offsets.get(self._node.topic, {}).values()), default=-1
+            )
         elif group is not None:
             stamp, below = group.commit_timestamp, len(group.offsets)
         return Attributes(NodeKind.DIRECTORY, 0, self._tree.mtime_ns(stamp), DIRECTORY_MODE, 2 + below)

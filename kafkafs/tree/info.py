@@ -1,4 +1,4 @@
-"""What is known about a partition or a topic without reading its messages: `@info.json`, `@config`."""
+"""Facts about a partition or a topic without reading its messages: `@info.json`, `@config`."""
 
 from __future__ import annotations
 

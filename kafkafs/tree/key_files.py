@@ -42,7 +42,7 @@ def keys_of(log: Log, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
 
 
 def _keys_in(snapshot: LogSnapshot, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
-    found = KeyNames(set(), set())
+    key_names = KeyNames(set(), set())
     visible = visible_end(snapshot, isolation)
     spans, _ = spans_from(snapshot, Cursor(snapshot.log_start_offset), None, visible)
     for span in spans:
@@ -51,13 +51,13 @@ def _keys_in(snapshot: LogSnapshot, keys: KeyIndex, isolation: Isolation) -> Key
             return None
         names, reached = known
         is_certain = isolation is Isolation.READ_UNCOMMITTED and span.start == 0 and span.wanted is None
-        (found.certain if is_certain else found.unsure).update(names)
+        (key_names.certain if is_certain else key_names.unsure).update(names)
         if reached < span.end:
-            _add_keys(snapshot, span, max(reached, span.start), isolation, found.certain)
-        if len(found.certain) > MOST_NAMES:
+            _add_keys(snapshot, span, max(reached, span.start), isolation, key_names.certain)
+        if len(key_names.certain) > MOST_NAMES:
             return None
-    found.unsure.difference_update(found.certain)
-    return found
+    key_names.unsure.difference_update(key_names.certain)
+    return key_names
 
 
 def _add_keys(snapshot: LogSnapshot, span: Span, start: int, isolation: Isolation, names: set[bytes]) -> None:
@@ -83,14 +83,14 @@ class KeyFile(RangeFile):
         return self._node.tp.partition
 
     def attributes(self) -> Attributes:
-        found = self.look()
-        if found is None:
+        seen = self.look()
+        if seen is None:
             raise NoSuchPath(self._node)
-        return found
+        return seen
 
     def look(self) -> Attributes | None:
-        """What stat shows; None if there is no such message. Before the first open, the size is that of the messages in
-        the first block that has some: to count them all may take as long as to read the log."""
+        """The attributes that stat shows; None if there is no such message. Before the first open, the size is that of
+        the messages in the first block that has some: to count them all may take as long as to read the log."""
         shown = self.shown_attributes()
         if shown is not None:
             return shown if shown.size else None
@@ -112,7 +112,10 @@ class KeyFile(RangeFile):
     def _first_found(self, snapshot: LogSnapshot) -> tuple[int, int]:
         """The bytes that the first messages render to, 0 if there is none, and the greatest timestamp in them, -1 if
         there is none."""
-        return next((found for found in self._plan().first_sizes(snapshot) if found[0]), (0, NO_TIMESTAMP))
+        return next(
+            (size_and_time for size_and_time in self._plan().first_sizes(snapshot) if size_and_time[0]),
+            (0, NO_TIMESTAMP),
+        )
 
     def _plan(self, _selection: Selection | None = None) -> KeyPlan:
         return KeyPlan(self._services.index, self._rendition(), self._node.key or b"")
@@ -129,11 +132,11 @@ class TopicKeyFile(File):
         self._files = [self._file(number) for number in self._numbers()]
 
     def attributes(self) -> Attributes:
-        found = [attributes for attributes in (file.look() for file in self._files) if attributes is not None]
-        if not found:
+        seen = [attributes for attributes in (file.look() for file in self._files) if attributes is not None]
+        if not seen:
             raise NoSuchPath(self._node)
-        size = sum(attributes.size for attributes in found)
-        return Attributes(NodeKind.FILE, size, max(attributes.mtime_ns for attributes in found), FILE_MODE)
+        size = sum(attributes.size for attributes in seen)
+        return Attributes(NodeKind.FILE, size, max(attributes.mtime_ns for attributes in seen), FILE_MODE)
 
     def open(self) -> Handle:
         with ExitStack() as opened:
@@ -154,7 +157,7 @@ class TopicKeyFile(File):
         return KeyFile(self._services, self._log_dir.log(tp), RangePath(tp, None, self._node.ext, self._node.key))
 
     def _added(self) -> Callable[[], Sequence[ViewHandle]]:
-        """What opens the views of partitions that are added to the topic after this call."""
+        """A function that opens the views of partitions that are added to the topic after this call."""
         known = {file.partition for file in self._files}
 
         def added() -> Sequence[ViewHandle]:
@@ -190,11 +193,11 @@ class KeysDirectory(Directory):
         index, isolation = self._services.index.keys, self._services.isolation
         keys: set[bytes] = set()
         for log in self._logs:
-            found = None if index is None else keys_of(log, index, isolation)
-            if found is None:
+            names = None if index is None else keys_of(log, index, isolation)
+            if names is None:
                 return None
-            files = {key: KeyFile(self._services, log, RangePath(log.tp, None, _LISTED, key)) for key in found.unsure}
-            keys |= found.certain | {key for key, file in files.items() if file.look() is not None}
+            files = {key: KeyFile(self._services, log, RangePath(log.tp, None, _LISTED, key)) for key in names.unsure}
+            keys |= names.certain | {key for key, file in files.items() if file.look() is not None}
             if len(keys) > MOST_NAMES:
                 return None
         return keys

@@ -71,7 +71,7 @@ class LatestPlan(RenderedPlan):
 def held_bytes(layout: Layout) -> int:
     """The memory of the offsets in a layout that a LatestPlan has made."""
     filters = (run.extent.wanted for run in layout.runs if run.extent is not None)
-    return sum(wanted.offsets.nbytes for wanted in filters if isinstance(wanted, ChosenOffsets))
+    return sum(record_filter.offsets.nbytes for record_filter in filters if isinstance(record_filter, ChosenOffsets))
 
 
 class LatestFile(File):
@@ -145,9 +145,9 @@ class LatestOfTopic(File):
         states = self._services.states
         if len(self._tps) > LOOKED_INTO and not any(states.has(LatestPath(tp, self._ext)) for tp in self._tps):
             return Attributes(NodeKind.FILE, len(self._tps), self._log_dir.mtime_ns, FILE_MODE)
-        found = [file.attributes() for file in self._files()]
-        mtime_ns = max((one.mtime_ns for one in found), default=0)
-        return Attributes(NodeKind.FILE, sum(one.size for one in found), mtime_ns, FILE_MODE)
+        parts = [file.attributes() for file in self._files()]
+        mtime_ns = max((part.mtime_ns for part in parts), default=0)
+        return Attributes(NodeKind.FILE, sum(part.size for part in parts), mtime_ns, FILE_MODE)
 
     def open(self) -> Handle:
         return JoinedHandle(open_all(file.open for file in self._files()))

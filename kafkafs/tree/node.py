@@ -27,7 +27,8 @@ class NodeKind(IntEnum):
 
 
 class Attributes(NamedTuple):
-    """What stat shows. `size` in bytes, `mtime_ns` since the epoch; `mode` is the permission bits without the type."""
+    """The attributes that stat shows. `size` in bytes, `mtime_ns` since the epoch; `mode` is the permission bits
+    without the type."""
 
     kind: NodeKind
     size: int
@@ -47,7 +48,7 @@ class View(Protocol):
     """A node of the tree that exists."""
 
     def attributes(self) -> Attributes:
-        """What stat shows. Must be fast: every stat of the path calls it."""
+        """Return the attributes for stat. Must be fast: every stat of the path calls it."""
 
     def list(self) -> Iterable[Entry]:
         """The names in a directory, without `.` and `..`. NotADirectoryError for a file."""
@@ -60,7 +61,7 @@ class View(Protocol):
 
 
 class Directory:
-    """What directories have in common."""
+    """The interface of directories."""
 
     def open(self) -> Handle:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -70,7 +71,7 @@ class Directory:
 
 
 class File:
-    """What files have in common."""
+    """The interface of files."""
 
     def list(self) -> Iterable[Entry]:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

@@ -42,7 +42,7 @@ _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """What distinguishes one state of a file from another. A program can set the mtime back, but not the ctime."""
+    """The state of a file, which distinguishes it from another. A program can set the mtime back, but not the ctime."""
 
     identity: FileIdentity
     size: int
@@ -54,7 +54,7 @@ class FileContent:
 
 
 class SeenFiles:
-    """What the page cache may hold of each recently opened file. Thread-safe."""
+    """The pages that the cache may hold of each recently opened file. Thread-safe."""
 
     def __init__(self) -> None:
         # guarded by the lock
@@ -72,13 +72,13 @@ class SeenFiles:
             pages = self._seen.pop(path, None) or PathPages()
             self._seen[path] = pages
             if len(self._seen) > _REMEMBERED:
-                unused = (path for path, one in self._seen.items() if not one.is_in_use and one is not pages)
+                unused = (path for path, other in self._seen.items() if not other.is_in_use and other is not pages)
                 self._seen.pop(next(unused, ""), None)
             return pages, *pages.open(content, content.size, sealed=sealed)
 
 
 class SegmentFile(File):
-    """One real file of a partition's directory, or the .log of a remote segment."""
+    """A real file of a partition's directory, or the .log of a remote segment."""
 
     def __init__(self, log: Log, name: str, seen: SeenFiles) -> None:
         self._log = log
@@ -202,7 +202,7 @@ class RangeFile(File):
         return Attributes(NodeKind.FILE, size, self._estimated_mtime_ns(snapshot, segments), FILE_MODE)
 
     def shown_attributes(self) -> Attributes | None:
-        """What stat shows if the file was opened lately: its exact size. Otherwise None."""
+        """The attributes for stat if the file was opened lately: its exact size. Otherwise None."""
         return self._shown(self._find())
 
     def _shown(self, state: ViewState | None) -> Attributes | None:
@@ -227,12 +227,12 @@ class RangeFile(File):
     def _forget_repaired(self, layout: Layout | None) -> bool:
         """Whether the layout shows damage in a file that has been changed in place since. Its index is dropped, so that
         it is measured again."""
-        found = False
+        has_repaired = False
         for run in () if layout is None else layout.runs:
             if run.extent is not None and run.extent.is_outdated():
                 self._services.index.forget(run.segment)
-                found = True
-        return found
+                has_repaired = True
+        return has_repaired
 
     def _is_all_files(self, snapshot: LogSnapshot) -> bool:
         """Whether a `.log` view is simply all bytes of all segments, so that the estimate is exact."""
@@ -276,10 +276,10 @@ class RangeFile(File):
 
     def _estimated_mtime_ns(self, snapshot: LogSnapshot, segments: tuple[Segment, ...]) -> int:
         chosen = segments or snapshot.segments[-1:]
-        found = mtime_ns(snapshot, chosen) if chosen else self._directory_mtime_ns()
+        newest_ns = mtime_ns(snapshot, chosen) if chosen else self._directory_mtime_ns()
         if isinstance(self._spec, TimeBetween) and self._spec.end_ms is not None:
-            return min(found, (self._spec.end_ms - 1) * 1_000_000)
-        return found
+            return min(newest_ns, (self._spec.end_ms - 1) * 1_000_000)
+        return newest_ns
 
     def _directory_mtime_ns(self) -> int:
         """The mtime for a partition without a segment."""
@@ -312,10 +312,10 @@ def estimated_size(snapshot: LogSnapshot, segments: tuple[Segment, ...], spec: O
     if snapshot.log_start_offset == snapshot.log_end_offset or (not segments and not isinstance(spec, TimeBetween)):
         return 0
     size = sum(snapshot.end_position(segment) for segment in segments)
-    wanted = None if spec is None or isinstance(spec, TimeBetween | LastDuration) else spec.most
-    if wanted is not None:
-        there = max(1, _segment_end(snapshot, segments[-1]) - segments[0].base_offset)
-        size = size * min(wanted, there) // there
+    asked = None if spec is None or isinstance(spec, TimeBetween | LastDuration) else spec.most
+    if asked is not None:
+        available = max(1, _segment_end(snapshot, segments[-1]) - segments[0].base_offset)
+        size = size * min(asked, available) // available
     return max(1, size)
 
 

@@ -33,7 +33,7 @@ SchemaNode = Schemas | SchemaSubject | SchemaFile
 
 
 def schema_view(log_dir: LogDir, source: SchemaSource, node: SchemaNode) -> View:
-    """What is below `@schemas`. NoSuchPath where there are no schemas, or not this one."""
+    """The node below `@schemas`. NoSuchPath where there are no schemas, or not this one."""
     registry = source.registry()
     if not registry:
         raise NoSuchPath(SCHEMAS)
@@ -105,9 +105,9 @@ class SchemaText(File):
 
 
 def _find(registry: Registry, node: SchemaFile) -> SubjectVersion:
-    found = (
+    version = (
         registry.ids().get(node.number) if node.subject is None else registry.versions.get((node.subject, node.number))
     )
-    if found is None or suffix_of(found.schema) != node.suffix:
+    if version is None or suffix_of(version.schema) != node.suffix:
         raise NoSuchPath(str(node))
-    return found
+    return version

@@ -136,7 +136,7 @@ class LatestMemory:
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """One of each for every tree."""
+    """The services that a tree has, one of each kind."""
 
     index: ViewIndex
     cache: BlockCache

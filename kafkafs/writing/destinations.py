@@ -32,8 +32,8 @@ _SURE_BYTES: Final = 1024
 
 
 class Taken(NamedTuple):
-    """What became of some rows: the first `rows` of them are in the log. `error`: why the next one is not; None: all
-    are. `elsewhere`: how many of those after it are in other partitions all the same."""
+    """The outcome of appending some rows: the first `rows` of them are in the log. `error`: why the next one is not;
+    None: all are. `elsewhere`: how many of those after it are in other partitions all the same."""
 
     rows: int
     error: Exception | None = None
@@ -100,14 +100,14 @@ class PartitionTarget:
 
 
 class TopicTarget:
-    """A topic of `count` partitions, of which those in `here` are in this directory. See Destination."""
+    """A topic of `count` partitions, of which `partitions` are in this directory. See Destination."""
 
-    def __init__(self, owned: OwnedDir, topic: str, here: list[int], count: int) -> None:
+    def __init__(self, owned: OwnedDir, topic: str, partitions: list[int], count: int) -> None:
         self._owned = owned
         self._topic = topic
         self._targets: dict[int, PartitionTarget] = {}  # those written to so far
-        self._here: Int64s = np.array(here, np.int64)
-        self._numbers = frozenset(here)
+        self._here: Int64s = np.array(partitions, np.int64)
+        self._numbers = frozenset(partitions)
         self._partitioner = Partitioner(count)
 
     def append(self, parsed: Parsed) -> Taken:
@@ -172,10 +172,10 @@ class TopicTarget:
     def _chosen(self, columns: RecordColumns, asked: Int64s | None) -> Int64s:
         """Each row's partition."""
         chosen = self._partitioner.choose(columns)
-        here = np.isin(chosen, self._here)
-        if not here.all():
+        is_local = np.isin(chosen, self._here)
+        if not is_local.all():
             # A producer sends keyless messages to any partition that it can reach.
-            lost = ~here & (columns.key_length < 0)
+            lost = ~is_local & (columns.key_length < 0)
             chosen[lost] = self._reachable(chosen[lost])
         return chosen if asked is None else np.where(asked >= 0, asked, chosen)
 
@@ -240,13 +240,13 @@ def open_target(owned: OwnedDir, place: str | TopicPartition, *, force: bool = F
         guest_rules.check_append(info, force=force)
     if isinstance(place, TopicPartition):
         return PartitionTarget(owned.log(place), clock=owned.clock)
-    here = owned.log_dir.partitions(topic)
-    count = here[-1] + 1 if info is None else info.partition_count
+    partitions = owned.log_dir.partitions(topic)
+    count = partitions[-1] + 1 if info is None else info.partition_count
     if count is None:
         raise InvalidConfig(
             f"how many partitions {topic} has is not known here", advice="Append to one of its partitions"
         )
-    return TopicTarget(owned, topic, here, count)
+    return TopicTarget(owned, topic, partitions, count)
 
 
 def sync_each(syncs: Iterable[Callable[[], object]]) -> None:

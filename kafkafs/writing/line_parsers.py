@@ -79,13 +79,13 @@ def _constant(name: str) -> float:
 _JSON: Final = json.JSONDecoder(parse_constant=_constant)
 
 
-def _headers(found: Any, encode: Callable[[Any, str], bytes | None]) -> list[tuple[bytes, bytes | None]]:
-    if found is None:
+def _headers(value: Any, encode: Callable[[Any, str], bytes | None]) -> list[tuple[bytes, bytes | None]]:
+    if value is None:
         return []
-    if not isinstance(found, list):
-        raise InvalidRecord("headers must be a list of pairs", found=_shown(found))
+    if not isinstance(value, list):
+        raise InvalidRecord("headers must be a list of pairs", found=_shown(value))
     headers = []
-    for pair in header_pairs(found):
+    for pair in header_pairs(value):
         if not isinstance(pair, list) or len(pair) != 2:
             raise InvalidRecord("a header must be a pair of name and value", found=_shown(pair))
         name = encode(pair[0], "a header's name")
@@ -95,37 +95,37 @@ def _headers(found: Any, encode: Callable[[Any, str], bytes | None]) -> list[tup
     return headers
 
 
-def _bytes(found: Any, what: str, *, raw: bool) -> bytes | None:
+def _bytes(value: Any, what: str, *, raw: bool) -> bytes | None:
     """A string's UTF-8, `{"base64":"…"}`'s bytes, or null's None. `raw`: the string may hold bytes that are not UTF-8,
     as they were decoded."""
-    if found is None:
+    if value is None:
         return None
     try:
-        if isinstance(found, str):
-            return found.encode(errors="surrogateescape" if raw else "strict")
-        if isinstance(found, dict) and list(found) == ["base64"] and isinstance(found["base64"], str):
-            return b64decode(found["base64"], validate=True)
+        if isinstance(value, str):
+            return value.encode(errors="surrogateescape" if raw else "strict")
+        if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
+            return b64decode(value["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise InvalidRecord(f"{what}: {error}", found=_shown(found)) from None
+        raise InvalidRecord(f"{what}: {error}", found=_shown(value)) from None
     is_field = what in ("key", "value")
     raise InvalidRecord(
         f'{f"`{what}`" if is_field else what} must be a string, {{"base64":"…"}} or null',
-        found=_shown(found),
+        found=_shown(value),
         advice=f"Its JSON text is one: jq -c '.{what} |= tojson'" if is_field else None,
     )
 
 
-def _number(found: Any, what: str, least: int, most: int) -> int | None:
-    if found is None:
+def _number(value: Any, what: str, least: int, most: int) -> int | None:
+    if value is None:
         return None
-    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
-        raise InvalidRecord(f"{what} must be a whole number", expected=f"{least} to {most}", found=_shown(found))
-    return found
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise InvalidRecord(f"{what} must be a whole number", expected=f"{least} to {most}", found=_shown(value))
+    return value
 
 
-def _shown(found: Any) -> str:
+def _shown(value: Any) -> str:
     """The beginning of a value, for an error message."""
-    text = repr(found)
+    text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
@@ -174,8 +174,8 @@ def keyed_txt(separator: bytes) -> Parse:
     def parse(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
         records = []
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-            key, found, value = bytes(buffer[start : start + length]).partition(separator)
-            records.append(Record(key, value) if found else Record(None, key))
+            key, has_separator, value = bytes(buffer[start : start + length]).partition(separator)
+            records.append(Record(key, value) if has_separator else Record(None, key))
         return Parsed(RecordColumns.from_records(records))
 
     return parse

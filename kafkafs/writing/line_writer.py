@@ -33,7 +33,7 @@ _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
 class LineWriter:
-    """One writer with one line buffer. Thread-safe: processes may share a descriptor.
+    """A writer with its line buffer. Thread-safe: processes may share a descriptor.
 
     InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError: why a line is not appended, or what was
     appended is not on disk.

@@ -88,7 +88,7 @@ class RefusedLines:
 
 
 def reason_of(error: Exception, elsewhere: int) -> str:
-    """What a person should know of a refusal: the error, and how many later lines are in other partitions."""
+    """The text of a refusal: the error, and how many later lines are in other partitions."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)  # no path below the mount
     if not elsewhere:
         return reason

@@ -4,8 +4,8 @@ Source: LogSegment.append, LogSegment.onBecomeInactiveSegment, LogSegment.close.
 that owns the segment holds its lock.
 
 A segment *at rest* has no descriptors (storage.append.open_logs). When it opens its files again, each must have the
-inode, device, size and modification time that it had, because only we write it; otherwise the error is ESTALE. An inode
-number alone does not identify a file: a file made after another was removed often gets the same one.
+inode, device, size and modification time that it had, because only we write it; otherwise it fails with ESTALE. An
+inode number alone does not identify a file: a file made after another was removed often gets the same one.
 """
 
 from __future__ import annotations
@@ -157,11 +157,11 @@ class ActiveSegment:
             stop = min(stop, self._row_of_time_entry(table, first, last, times_left))
         return stop
 
-    def _row_of_time_entry(self, table: BatchTable, first: int, last: int, wanted: int) -> int:
+    def _row_of_time_entry(self, table: BatchTable, first: int, last: int, entry_count: int) -> int:
         low, high = first, last
         while high - low > 1:
             middle = (low + high) // 2
-            if len(self._state.copy().advance(table, first, middle).timestamps) >= wanted:
+            if len(self._state.copy().advance(table, first, middle).timestamps) >= entry_count:
                 high = middle
             else:
                 low = middle
@@ -238,7 +238,8 @@ class ActiveSegment:
         self.broken = False
 
     def finish(self) -> None:
-        """What a roll or a clean close does: writes the final time index entry and cuts the .log to its size."""
+        """Finish the segment for a roll or a clean close: write the final time index entry and cut the .log to its
+        size."""
         final = self._state.final_time_entry()
         if final is not None:
             data = time_index.encode([final.timestamp], [final.offset], self.base_offset)
@@ -285,7 +286,7 @@ def _opened(
 
 
 def _marks(file: DiskFile) -> tuple[int, ...]:
-    """What distinguishes a file from others."""
+    """Inode, device, size and times, which distinguish a file from others."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 

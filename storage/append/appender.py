@@ -20,17 +20,17 @@ from storage.format.record_batch import NewBatch
 
 
 class LeaderLog(Protocol):
-    """What an Appender appends to: a PartitionLog, or a staged file."""
+    """The log that an Appender appends to: a PartitionLog, or a staged file."""
 
     @property
     def config(self) -> LogConfig:
         """The topic's configuration."""
 
     def append(self, place: BytesAt) -> int:
-        """See PartitionLog.append."""
+        """Append as PartitionLog.append does."""
 
     def append_batch(self, batch: NewBatch, now_ms: int) -> int:
-        """See PartitionLog.append_batch."""
+        """Append a batch as PartitionLog.append_batch does."""
 
 
 class Appended(NamedTuple):

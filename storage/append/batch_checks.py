@@ -83,8 +83,8 @@ def recovered_epochs(
     if epochs.entries and table.base_offset[first] < known_from:
         starts = [entry.start_offset for entry in epochs.entries]
         slots = np.searchsorted(starts, table.base_offset[first:last], side="right")
-        there = np.array([-1, *(entry.epoch for entry in epochs.entries)])[slots]
-        unknown = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > there)
+        known_epochs = np.array([-1, *(entry.epoch for entry in epochs.entries)])[slots]
+        unknown = (table.magic[first:last] == 2) & (table.leader_epoch[first:last] > known_epochs)
         unknown &= table.base_offset[first:last] < known_from
         for row in (unknown.nonzero()[0] + first).tolist():
             epochs = epochs.insert(EpochEntry(int(table.leader_epoch[row]), int(table.base_offset[row])))

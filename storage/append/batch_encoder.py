@@ -48,7 +48,7 @@ class BatchEncoder:
     def encode(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
     ) -> tuple[int, NewBatch]:
-        """One batch of rows from `row` on, at most up to `stop`: the row after it, and the batch.
+        """A batch of rows from `row` on, at most up to `stop`: the row after it, and the batch.
 
         It is valid until the next call. RecordTooLarge when not even one row fits max.message.bytes and segment.bytes,
         as stored, or has more headers than are read.
@@ -73,7 +73,7 @@ class BatchEncoder:
         return encoded.next_row, _new(out, row, encoded)
 
     def encode_lines(self, begun: Bytes, data: Bytes, config: LogConfig, now_ms: int) -> tuple[int, NewBatch] | None:
-        """One batch of all lines that end in `data`, and how many bytes of `data` they take; `begun` is the beginning
+        """A batch of all lines that end in `data`, and how many bytes of `data` they take; `begun` is the beginning
         of the first line. Each line is a message's value. The bytes are those of `encode`; valid until the next call.
 
         None where that does not suffice: no line ends, the lines do not fit into one batch, the topic compresses, needs

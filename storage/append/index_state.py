@@ -31,7 +31,7 @@ class IndexEntries(NamedTuple):
 
 
 class IndexState:
-    """What a segment's writer remembers between batches to know which get an entry. Not thread-safe."""
+    """Values that a segment's writer keeps between batches to know which get an entry. Not thread-safe."""
 
     __slots__ = ("_interval_bytes", "_state")
 
@@ -43,13 +43,13 @@ class IndexState:
         self._state = array("q", (largest.timestamp, largest.offset, 0, largest.timestamp))
 
     def copy(self) -> IndexState:
-        """The same state, to be advanced separately."""
+        """A copy of the state, to be advanced separately."""
         other = IndexState(self._interval_bytes, 0)
         other._state = self._state[:]
         return other
 
     def values(self) -> array[int]:
-        """What `restore` takes: the state as it is now."""
+        """The present state, for `restore`."""
         return self._state[:]
 
     def restore(self, values: array[int]) -> None:
@@ -66,7 +66,8 @@ class IndexState:
         return TimestampOffset(self._state[0], self._state[1])
 
     def final_time_entry(self) -> TimestampOffset | None:
-        """What a roll or a clean close adds to the time index, full or not; None if its last entry equals it."""
+        """The entry that a roll or a clean close adds to the time index, full or not; None if its last entry equals
+        it."""
         return self.largest if self._state[0] > self._state[3] else None
 
     def advance_batch(self, size: int, last_offset: int, max_timestamp: int) -> int:

@@ -82,7 +82,7 @@ def encode(
 def message(
     offset: int, key: bytes | None, value: bytes | None, magic: int, attributes: int = 0, timestamp: int = NO_TIMESTAMP
 ) -> bytes:
-    """One message with its offset and size; `timestamp` is left out of v0."""
+    """A message with its offset and size; `timestamp` is left out of v0."""
     body = b"".join(
         (
             _MAGIC_ATTRIBUTES.pack(magic, attributes),
@@ -105,7 +105,7 @@ def message(
 
 
 def encode_message_sets(records: Sequence[Record], config: LogConfig, base_offset: int, now_ms: int) -> bytes:
-    """One message set of all `records` at its offset. RecordTooLarge above max.message.bytes or segment.bytes."""
+    """A message set of all `records` at its offset. RecordTooLarge above max.message.bytes or segment.bytes."""
     codec = CODECS[config.compression_type]
     magic = config.message_magic
     append_time = now_ms if magic and config.timestamp_type is TimestampType.LOG_APPEND_TIME else None
@@ -126,13 +126,13 @@ def records_of(columns: RecordColumns, first: int, last: int, config: LogConfig)
     """Rows from `first` on, at least one, whose keys and values together are not larger than a set may be, and not more
     than are read of one."""
     limit = size_limit(config)
-    found: list[Record] = []
+    records: list[Record] = []
     size = 0
     for row in range(first, min(last, first + MOST_RECORDS)):
         key = columns.key(row)
         value = columns.value(row)
         size += len(key or b"") + len(value or b"")
-        if found and size > limit:
+        if records and size > limit:
             break
-        found.append(Record(key, value, (), int(columns.timestamp[row])))
-    return found
+        records.append(Record(key, value, (), int(columns.timestamp[row])))
+    return records

@@ -81,7 +81,7 @@ class PartitionFiles:
         return any(_is_below(path, base_offset) for path in self._unsynced.paths.copy())
 
     def take_unsynced(self, below: int | None = None) -> Unsynced:
-        """What was noted so far; pass it to `sync` and then to `synced` or `put_back` before anything else is taken.
+        """The files noted so far; pass them to `sync` and then to `synced` or `put_back` before anything else is taken.
         `below`: only files of segments below this base offset, its producer snapshot, and names."""
         taken, self._unsynced, self._noted = self._unsynced, Unsynced(), ()
         if below is not None:

@@ -132,7 +132,7 @@ class PartitionLog:
 
     @property
     def failure(self) -> Exception | None:
-        """What took the log offline; None while it works."""
+        """The error that took the log offline; None while it works."""
         return self._health.failure
 
     def check(self) -> None:

@@ -1,4 +1,4 @@
-"""What a log knows of its producers, updated with each append; the content of `.snapshot` and `.txnindex` files.
+"""The state of a log's producers, updated with each append; the content of `.snapshot` and `.txnindex` files.
 
 Sources: Kafka's ProducerStateManager, ProducerAppendInfo, ProducerStateEntry, as a follower runs them: sequences are
 recorded, not checked.
@@ -25,7 +25,7 @@ _UNKNOWN = ProducerEntry(NO_PRODUCER_ID, -1, NO_SEQUENCE, -1, 0, -1)
 
 @dataclass(frozen=True, slots=True)
 class ProducerChanges:
-    """What a range of batches changes about the producers; `commit` applies it."""
+    """The changes of a range of batches to the producers; `commit` applies it."""
 
     entries: dict[int, ProducerEntry]
     aborted: tuple[AbortedTxn, ...]
@@ -54,7 +54,8 @@ class ProducerTable:
     def changes(
         self, data: memoryview, table: BatchTable, first: int, last: int, origin: int
     ) -> ProducerChanges | None:
-        """What appending the rows `first` to `last` changes; `data` holds their bytes, from the position `origin` on.
+        """The changes that appending the rows `first` to `last` makes; `data` holds their bytes, from the position
+        `origin` on.
 
         None where no batch has a producer. CorruptBatch for a marker that does not parse.
         """
@@ -117,14 +118,14 @@ class ProducerTable:
         part = BatchTable(np.ascontiguousarray(table.data[:, chosen]), len(chosen))
         block = self._decoder.decode(data, part, origin=origin, control=True)
         block.check()
-        found = {}
+        markers = {}
         for record in control_records(block):
             if record.type in (ControlType.ABORT, ControlType.COMMIT):
-                found[int(chosen[record.row])] = record
-        missing = [int(row) for row in chosen.tolist() if row not in found and int(table.count[row]) > 0]
+                markers[int(chosen[record.row])] = record
+        missing = [int(row) for row in chosen.tolist() if row not in markers and int(table.count[row]) > 0]
         if missing:
             raise CorruptBatch("control batch is not a transaction marker", offset=int(table.base_offset[missing[0]]))
-        return found
+        return markers
 
 
 def _with_batch(entry: ProducerEntry, table: BatchTable, row: int) -> ProducerEntry:

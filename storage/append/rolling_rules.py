@@ -50,7 +50,7 @@ def new_jitter_ms(config: LogConfig) -> int:
 
 @dataclass(slots=True)
 class SegmentFill:
-    """What determines whether a segment accepts one more batch; its writer keeps it up to date.
+    """The numbers that decide whether a segment accepts one more batch; its writer keeps it up to date.
 
     `first_timestamp`: the max timestamp of its first batch, -1 when there is none. `created_ms`: when the segment was
     created or opened, by our clock. `offset_entries`, `time_entries`: how many its indexes have.

@@ -52,8 +52,8 @@ class Rules:
 
 @dataclass(slots=True)
 class FilterCounts:
-    """What a pass has read and kept. `keys_gone`: deleted keys without any record left; `null_keys`: records without a
-    key, which a compacted topic does not accept, and which are removed."""
+    """Counts of what a pass has read and kept. `keys_gone`: deleted keys without any record left; `null_keys`: records
+    without a key, which a compacted topic does not accept, and which are removed."""
 
     records_read: int = 0
     records_kept: int = 0
@@ -240,7 +240,7 @@ def read_markers(window: Window, decoder: Decoder) -> dict[int, ControlType]:
 
 
 def _encoded(block: RecordBlock, row: int, horizon: int, keep: npt.NDArray[np.uint8]) -> bytes:
-    """One batch encoded again, with its codec, in format v2 (the only one that Kafka's own cleaner writes)."""
+    """A batch encoded again, with its codec, in format v2 (the only one that Kafka's own cleaner writes)."""
     table = block.table
     first, last = np.searchsorted(block.batch, (row, row + 1)).tolist()
     records = first + np.flatnonzero(keep[first:last])

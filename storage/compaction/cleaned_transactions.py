@@ -55,20 +55,20 @@ class CleanedTransactions:
         `markers`: the types of control records by row; a control batch without any is an empty one. CorruptIndex when
         the .txnindex files lack an aborted transaction.
         """
-        found = np.zeros(table.rows, np.bool_)
+        discardable_rows = np.zeros(table.rows, np.bool_)
         transactional = table.is_transactional
         controls = np.flatnonzero(table.is_control)
         if not len(controls) and not transactional.any():
-            return found
+            return discardable_rows
         first = 0
         for stop in (*controls.tolist(), table.rows):
             rows = first + np.flatnonzero(transactional[first:stop])
             if len(rows):
-                found[rows] = self._of_aborted(table, rows)
+                discardable_rows[rows] = self._of_aborted(table, rows)
             if stop < table.rows:
-                found[stop] = self._ends(table, stop, markers)
+                discardable_rows[stop] = self._ends(table, stop, markers)
             first = stop + 1
-        return found
+        return discardable_rows
 
     def _of_aborted(self, table: BatchTable, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.bool_]:
         """Which of these batches, without a marker between them, belong to aborted transactions."""
@@ -117,14 +117,14 @@ def collect_aborted(snapshot: LogSnapshot, start: int, end: int) -> list[Aborted
 
     CorruptIndex when one of these files cannot be read.
     """
-    found: list[AbortedTxn] = []
+    aborted: list[AbortedTxn] = []
     for segment in snapshot.segments[max(snapshot.segment_index(start), 0) :]:
         path = segment.path_of(FileKind.TRANSACTION_INDEX)
         index = transaction_index.load(path, segment.base_offset, growing=not segment.sealed)
         if index.problem is not None:
             raise index.problem
         slots, complete = index.collect(start, end)
-        found += [index.entry(int(slot)) for slot in slots]
+        aborted += [index.entry(int(slot)) for slot in slots]
         if complete:
             break
-    return found
+    return aborted

@@ -83,7 +83,7 @@ class Cleaner:
         self._rate = owned.log_dir.broker_config().cleaner_io_max_bytes_per_second
 
     def clean_dirtiest(self) -> CompactionResult | None:
-        """One pass over the dirtiest partition that is due; None when none is, which ends a round. Errors of a
+        """Run a pass over the dirtiest partition that is due; None when none is, which ends a round. Errors of a
         partition are kept in `errors`.
 
         CompactionStopped.
@@ -137,7 +137,7 @@ class Cleaner:
 
     def _look(self) -> dict[TopicPartition, DirtyRange]:
         """The dirty part of each partition that may be compacted."""
-        found = {}
+        ranges = {}
         offline = self._owned.failures()
         partitions = self._owned.partitions()
         for gone in self.errors.keys() - set(partitions):
@@ -148,11 +148,11 @@ class Cleaner:
                 continue
             try:
                 if self._owned.may_compact(tp.topic):
-                    found[tp] = dirty_range_of(self._owned, tp)
+                    ranges[tp] = dirty_range_of(self._owned, tp)
                 else:
                     self.errors.pop(tp, None)
             except (SegmentGone, UnknownTopicOrPartition):
                 continue  # retention or a deletion came first
             except Exception as error:  # noqa: BLE001 - as above
                 self._fail(tp, error)
-        return found
+        return ranges

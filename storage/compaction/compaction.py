@@ -249,8 +249,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CompactionResult:
-    """One pass over one log: offsets from `first_dirty` to `end_offset` (excluded) were mapped, and all segments below
-    `end_offset` copied. If that is below `first_uncleanable`, the map was full, and another pass is needed.
+    """The result of a pass over a log: offsets from `first_dirty` to `end_offset` (excluded) were mapped, and all
+    segments below `end_offset` copied. If that is below `first_uncleanable`, the map was full, and another pass is
+    needed.
 
     `segments_before`, `segments_after`: the number of copied segments and of their copies. `files`: the files renamed
     to `.deleted`, to be unlinked later.
@@ -314,7 +315,7 @@ class PassInput:
 
 
 class Pass:
-    """One pass of the cleaner. `run` once.
+    """A pass of the cleaner. `run` once.
 
     `pace` is called for every window. Damage is neither copied nor skipped, but raised: CorruptBatch, CorruptIndex,
     UnsupportedFormat. SegmentGone when segments are removed meanwhile. Groups replaced before an error stay replaced.

@@ -68,7 +68,7 @@ def compact_partition(
     pace: Pace = unpaced,
     ended_early: Callable[[list[Path]], None] = lambda _: None,
 ) -> CompactionResult:
-    """One pass over one partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
+    """Compact a partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
 
     `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted when the topic may not be compacted;
     other errors as `Pass`, `OwnedDir.log`, and OSError.
@@ -90,7 +90,7 @@ def compact_partition(
 
 
 def preview_partition(log_dir: LogDir, tp: TopicPartition) -> CompactionResult:
-    """What `compact_partition` would do, changing nothing. Errors as there, CorruptCheckpoint too.
+    """Predict what `compact_partition` would do, without changes. Errors as there, CorruptCheckpoint too.
 
     Empty batches that are kept for their producers are not distinguished from those that are removed.
     """

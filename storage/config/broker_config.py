@@ -41,7 +41,7 @@ class BrokerConfig:
     """
 
     num_partitions: int = key("num.partitions", INT, 1, at_least(1), "Partitions of a new topic.")
-    log_dirs: tuple[str, ...] = key("log.dirs", LIST, (), ANY, "A broker's log directories; kafkafs is told its own.")
+    log_dirs: tuple[str, ...] = key("log.dirs", LIST, (), ANY, "A broker's log directories; kafkafs is given its own.")
     log_dir: tuple[str, ...] = key("log.dir", LIST, (), ANY, "As log.dirs, which wins.")
     retention_check_interval_ms: int = key(
         "log.retention.check.interval.ms", LONG, 300_000, at_least(1), "How often retention looks."
@@ -139,18 +139,18 @@ class BrokerConfig:
 
     def warnings(self, log_dir: Path) -> list[str]:
         """Warnings about this configuration for `log_dir`: mistyped and unused keys, other log directories."""
-        found = [str(problem) for problem in self.problems]
+        texts = [str(problem) for problem in self.problems]
         if self.unused:
-            found.append(f"not used by kafkafs: {', '.join(self.unused)}")
+            texts.append(f"not used by kafkafs: {', '.join(self.unused)}")
         named = self.log_dirs or self.log_dir
         resolved = log_dir.resolve()
         others = [name for name in named if Path(name).expanduser().resolve() != resolved]
         if others:
             used = "log.dirs" if self.log_dirs else "log.dir"
-            found.append(f"{used} names {', '.join(others)}; only {log_dir} is used")
+            texts.append(f"{used} names {', '.join(others)}; only {log_dir} is used")
         if not self.cleaner_io_max_bytes_per_second > 0:
-            found.append("log.cleaner.io.max.bytes.per.second lets the cleaner read nothing; a mount compacts nothing")
-        return found
+            texts.append("log.cleaner.io.max.bytes.per.second lets the cleaner read nothing; a mount compacts nothing")
+        return texts
 
 
 BROKER_KEYS: Mapping[str, Key] = keys_of(BrokerConfig)

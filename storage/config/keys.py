@@ -82,7 +82,7 @@ def between(minimum: float, maximum: float) -> Rule:
 
 
 def one_of(*names: str) -> Rule:
-    """One of these texts."""
+    """A value that is one of these texts."""
     return Rule(f"one of {', '.join(names)}", lambda value: value in names)
 
 

@@ -53,7 +53,7 @@ class GroupCommitter:
         self._making = Lock()
 
     def check(self, group: str, partitions: Iterable[TopicPartition] = ()) -> None:
-        """See check_commit."""
+        """Raise the errors of check_commit."""
         check_commit(self._owned.log_dir, self._groups, group, partitions, force=self._force)
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -97,10 +97,10 @@ class GroupCommitter:
                 raise _no_topic(self._owned.log_dir)
             return
         with self._making:
-            here = self._groups.partitions()
-            if not here:
+            existing = self._groups.partitions()
+            if not existing:
                 self._owned.create_topic(CONSUMER_OFFSETS_TOPIC, self._partitions, OFFSETS_CONFIG)
-            elif len(here) < self._partitions and not any(map(self._written_to, here)):
+            elif len(existing) < self._partitions and not any(map(self._written_to, existing)):
                 self._owned.add_partitions(CONSUMER_OFFSETS_TOPIC, self._partitions)
 
     def _written_to(self, partition: int) -> bool:
@@ -117,10 +117,10 @@ def check_commit(
     UnknownTopicOrPartition also for one of `partitions` that does not exist: with an offset of it a broker can no
     longer describe its groups. NotPermitted also for a share group and a streams group.
     """
-    here = groups.partitions()
-    if here:
+    existing = groups.partitions()
+    if existing:
         place = _place(log_dir, groups, group)
-        if place not in here:
+        if place not in existing:
             where = f"{CONSUMER_OFFSETS_TOPIC}/{place}"
             raise UnknownTopicOrPartition(f"{where}, where {group!r} belongs, is not here", path=log_dir.path)
         info = log_dir.topic_info(CONSUMER_OFFSETS_TOPIC)

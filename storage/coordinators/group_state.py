@@ -49,7 +49,9 @@ def state_of(group: ConsumerGroup, topics_by_id: Callable[[], _Names]) -> dict[s
         "members": members,
     }
     expressions = {
-        one.key["regularExpression"]: one.data.get("topics") for one in group.records if one.kind == _REGULAR_EXPRESSION
+        entry.key["regularExpression"]: entry.data.get("topics")
+        for entry in group.records
+        if entry.kind == _REGULAR_EXPRESSION
     }
     if expressions:
         state["regular_expressions"] = expressions
@@ -57,8 +59,8 @@ def state_of(group: ConsumerGroup, topics_by_id: Callable[[], _Names]) -> dict[s
         state["topology"] = whole[_TOPOLOGY]
     if _SHARE_PARTITIONS in whole:
         state["initialized_partitions"] = [
-            {"topic": one["topicName"], "topic_id": one["topicId"], "partitions": one["partitions"]}
-            for one in whole[_SHARE_PARTITIONS].get("initializedTopics", ())
+            {"topic": entry["topicName"], "topic_id": entry["topicId"], "partitions": entry["partitions"]}
+            for entry in whole[_SHARE_PARTITIONS].get("initializedTopics", ())
         ]
     return state
 
@@ -70,14 +72,14 @@ def _classic(group: ConsumerGroup) -> dict[str, Any]:
                 "members": []}  # fmt: skip
     is_consumers = known["protocolType"] == "consumer"
     members = []
-    for one in known["members"]:
-        subscription = _opened("subscription", one["subscription"], is_consumers)
-        assignment = _opened("assignment", one["assignment"], is_consumers)
+    for recorded in known["members"]:
+        subscription = _opened("subscription", recorded["subscription"], is_consumers)
+        assignment = _opened("assignment", recorded["assignment"], is_consumers)
         member = {
-            "member_id": one["memberId"],
-            "group_instance_id": one.get("groupInstanceId"),
-            "client_id": one["clientId"],
-            "client_host": one["clientHost"],
+            "member_id": recorded["memberId"],
+            "group_instance_id": recorded.get("groupInstanceId"),
+            "client_id": recorded["clientId"],
+            "client_host": recorded["clientHost"],
         }
         if isinstance(subscription, Mapping):
             member["subscribed_topics"] = subscription["topics"]
@@ -97,7 +99,8 @@ def _classic(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def _opened(what: str, text: str, is_consumers: bool) -> Any:
-    """What a client of the consumer protocol has sent; the base64 of what others send, or what cannot be read."""
+    """The decoded bytes of a client of the consumer protocol; the base64 of what others send, or what cannot be
+    read."""
     data = base64.b64decode(text)
     if not is_consumers:
         return text
@@ -129,7 +132,8 @@ def _member(name: str, parts: Sequence[Mapping[str, Any]], names: _Names) -> dic
         for side, of in (("assignment", current), ("target_assignment", target)):
             member[side] = {
                 kind.removesuffix("Tasks"): [
-                    {"subtopology": one["subtopologyId"], "partitions": one["partitions"]} for one in of.get(kind, ())
+                    {"subtopology": tasks["subtopologyId"], "partitions": tasks["partitions"]}
+                    for tasks in of.get(kind, ())
                 ]
                 for kind in _TASKS
             }
@@ -138,8 +142,8 @@ def _member(name: str, parts: Sequence[Mapping[str, Any]], names: _Names) -> dic
 
 def _partitions(topics: Sequence[Mapping[str, Any]], names: _Names) -> list[dict[str, Any]]:
     return [
-        {"topic": names.get(one["topicId"]), "topic_id": one["topicId"], "partitions": one["partitions"]}
-        for one in topics
+        {"topic": names.get(topic["topicId"]), "topic_id": topic["topicId"], "partitions": topic["partitions"]}
+        for topic in topics
     ]
 
 
@@ -150,5 +154,5 @@ def _state(kind: GroupType, epoch: int | None, target: int | None, members: Sequ
         return "Stable"
     if (epoch or 0) > (target or 0):
         return "Assigning"
-    stable = all(one["state"] == "Stable" and one["member_epoch"] == target for one in members)
+    stable = all(member["state"] == "Stable" and member["member_epoch"] == target for member in members)
     return "Stable" if stable else "Reconciling"

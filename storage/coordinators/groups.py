@@ -94,17 +94,17 @@ class GroupOffsets:
 
     def groups(self) -> dict[str, ConsumerGroup]:
         """All groups by name. Those in a partition that cannot be read are left out; see `problems`."""
-        found: dict[str, ConsumerGroup] = {}
+        by_name: dict[str, ConsumerGroup] = {}
         for partition in self.partitions():
             follower = self._follower(partition)
             try:
-                found |= follower.refreshed()
+                by_name |= follower.refreshed()
             except (StorageError, OSError) as error:
                 follower.add_problem(error)
-        return found
+        return by_name
 
     def group(self, name: str) -> ConsumerGroup | None:
-        """One group; None if there is none. StorageError or OSError when its partition cannot be read."""
+        """The group; None if it does not exist. StorageError or OSError when its partition cannot be read."""
         for partition in self._places(name):
             group = self._follower(partition).refreshed().get(name)
             if group is not None:
@@ -140,11 +140,11 @@ class GroupOffsets:
         return [group_partition(name, count)]
 
     def _partition_count(self) -> int | None:
-        here = self.partitions()
+        existing = self.partitions()
         with self._lock:
-            if self._count[0] != here or self._count[1] is None:  # a broker may add it later
-                count = self._log_dir.topic_info(CONSUMER_OFFSETS_TOPIC).partition_count if here else None
-                self._count = here, count
+            if self._count[0] != existing or self._count[1] is None:  # a broker may add it later
+                count = self._log_dir.topic_info(CONSUMER_OFFSETS_TOPIC).partition_count if existing else None
+                self._count = existing, count
             return self._count[1]
 
     def _follower(self, partition: int) -> _Follower:
@@ -156,7 +156,7 @@ class GroupOffsets:
 
 
 class _Follower:
-    """One partition of `__consumer_offsets`: its groups as of the last read."""
+    """A partition of `__consumer_offsets`: its groups as of the last read."""
 
     def __init__(self, log_dir: LogDir, partition: int) -> None:
         # Constant after construction.
@@ -209,7 +209,7 @@ class GroupReplay(Replay):
         for name in self._touched:
             if name in self._offsets or name in self._records:
                 known = self._records.get(name, {}).values()
-                records = tuple(sorted(known, key=lambda one: (one.kind, one.raw_key)))
+                records = tuple(sorted(known, key=lambda record: (record.kind, record.raw_key)))
                 groups[name] = ConsumerGroup(name, self._partition, self._by_topic(name), records)
         self._touched.clear()
         return groups

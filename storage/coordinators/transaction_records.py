@@ -1,4 +1,4 @@
-"""What `__transaction_state` says of a transactional id. `messages` reads the records.
+"""The state of a transactional id in `__transaction_state`. `messages` reads the records.
 
 Sources: the schemas TransactionLogKey and TransactionLogValue of Kafka 4.3, TransactionState.
 """
@@ -65,9 +65,9 @@ class TransactionMetadata(NamedTuple):
             data["transactionTimeoutMs"],
             state,
             tuple(
-                TopicPartition(one["topic"], partition)
-                for one in data["transactionPartitions"] or ()
-                for partition in one["partitionIds"]
+                TopicPartition(topic["topic"], partition)
+                for topic in data["transactionPartitions"] or ()
+                for partition in topic["partitionIds"]
             ),
             data["transactionLastUpdateTimestampMs"],
             data["transactionStartTimestampMs"],

@@ -95,10 +95,10 @@ def _producers(log: Log, snapshot: LogSnapshot) -> PartitionProducers:
 
 def _timestamp_at(snapshot: LogSnapshot, offset: int) -> int:
     """The timestamp of the first message of the batch at an offset; -1 if it is no longer there."""
-    found = find_batch(snapshot, offset)
-    if found is None:
+    place = find_batch(snapshot, offset)
+    if place is None:
         return NO_TIMESTAMP
-    batch = found.segment.batch_at(found.position, snapshot.end_position(found.segment))
+    batch = place.segment.batch_at(place.position, snapshot.end_position(place.segment))
     if batch is None or int(batch.base_offset[0]) != offset:
         return NO_TIMESTAMP
     return times_of(batch, 0)[0]
@@ -115,7 +115,7 @@ class TransactionalIds:
     by_producer: Mapping[int, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_producer", {one.producer_id: name for name, one in self.by_id.items()})
+        object.__setattr__(self, "by_producer", {metadata.producer_id: name for name, metadata in self.by_id.items()})
 
     def owner(self, producer_id: int) -> str | None:
         """The transactional id that a producer id belongs to now; None if there is none here."""
@@ -148,27 +148,27 @@ def transactional_ids(log_dir: LogDir) -> TransactionalIds:
     """The latest state of each transactional id, as a coordinator loads it. Records and partitions that cannot be read
     are left out and named in `problems`."""
     try:
-        here = log_dir.partitions(TRANSACTION_STATE_TOPIC)
+        partitions = log_dir.partitions(TRANSACTION_STATE_TOPIC)
     except UnknownTopicOrPartition:
         return TransactionalIds({}, complete=False)
-    found: dict[str, TransactionMetadata] = {}
+    by_id: dict[str, TransactionMetadata] = {}
     problems: list[str] = []
     counted: list[Held] = []  # kept, so that those of all partitions count together
-    for partition in here:
+    for partition in partitions:
         try:
             states, skipped, held = _states(log_dir.log(TopicPartition(TRANSACTION_STATE_TOPIC, partition)))
         except (StorageError, OSError) as error:
             problems.append(error_text(error))
             continue
-        found |= states
+        by_id |= states
         problems += skipped
         counted.append(held)
     count = log_dir.topic_info(TRANSACTION_STATE_TOPIC).partition_count
-    return TransactionalIds(found, complete=count == len(here) and not problems, problems=tuple(problems))
+    return TransactionalIds(by_id, complete=count == len(partitions) and not problems, problems=tuple(problems))
 
 
 def recorded_ids(snapshots: Iterable[LogSnapshot]) -> TransactionalIds:
-    """The same of single partitions of `__transaction_state`, wherever they are."""
+    """The transactional ids of single partitions of `__transaction_state`, wherever they are."""
     states: dict[str, TransactionMetadata] = {}
     for snapshot in snapshots:
         with suppress(StorageError, OSError):
@@ -208,7 +208,11 @@ def _replayed(snapshot: LogSnapshot) -> tuple[dict[str, TransactionMetadata], li
         if block.damage is not None:
             problems.append(str(block.damage.error))
     # A coordinator forgets an id that has become Dead; its tombstone follows.
-    return {name: one for name, one in states.items() if one.state is not TransactionState.DEAD}, problems, held
+    return (
+        {name: metadata for name, metadata in states.items() if metadata.state is not TransactionState.DEAD},
+        problems,
+        held,
+    )
 
 
 def involves(metadata: TransactionMetadata, chosen: Iterable[TopicPartition]) -> bool:

@@ -1,4 +1,4 @@
-"""What is allowed with a topic: the rules for guests in a broker's directory, and for internal topics.
+"""The rules for topics: what guests may do in a broker's directory, and with internal topics.
 
 Pure. Nothing done here may cost anybody their data. See storage/DESIGN.md, "Sharing a directory with a broker".
 """

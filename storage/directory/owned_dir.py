@@ -272,10 +272,10 @@ class OwnedDir:
             count = config.num_partitions if partitions is None else partitions
             if count < 1:
                 raise ValueError("a topic has at least one partition")
-            wanted = {**NEW_TOPIC_OVERRIDES, **(overrides or {})}
-            LogConfig.from_overrides(config.topic_defaults, wanted)
+            configs = {**NEW_TOPIC_OVERRIDES, **(overrides or {})}
+            LogConfig.from_overrides(config.topic_defaults, configs)
             topic_id = topic_id or partition_metadata.random_id()
-            self._create_partitions(topic, range(count), topic_id, wanted, start_offsets or {})
+            self._create_partitions(topic, range(count), topic_id, configs, start_offsets or {})
 
     def add_partitions(self, topic: str, count: int) -> None:
         """Extends the topic to `count` partitions; it cannot have fewer than before. Errors as `create_topic`."""
@@ -283,10 +283,10 @@ class OwnedDir:
         with self._changing:
             self._check_open_locked()
             info = self.log_dir.topic_info(topic)
-            here = self.log_dir.partitions(topic)
-            if count < here[-1] + 1:
-                raise NotPermitted(f"{topic} has {here[-1] + 1} partitions, and partitions cannot be removed")
-            missing = [number for number in range(count) if number not in here]
+            existing = self.log_dir.partitions(topic)
+            if count < existing[-1] + 1:
+                raise NotPermitted(f"{topic} has {existing[-1] + 1} partitions, and partitions cannot be removed")
+            missing = [number for number in range(count) if number not in existing]
             topic_id = info.topic_id or partition_metadata.random_id()
             self._create_partitions(topic, missing, topic_id, info.overrides, {})
 

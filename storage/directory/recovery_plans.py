@@ -47,7 +47,7 @@ def recovery_plan(
 def rehearse_recovery(
     log_dir: LogDir, partitions: Iterable[TopicPartition], progress: Progress
 ) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception]]:
-    """What recovering these partitions as after a crash would do; nothing is changed.
+    """Predict what recovering these partitions as after a crash would do, without changes.
 
     Returns the reports, and the error of each partition that could not be recovered. LogLocked when another process
     holds the directory; OSError when its checkpoints cannot be read.

@@ -1,1 +1,1 @@
-"""One kind of file each: names, bytes in and out; nothing here knows of logs."""
+"""A module for each kind of file: names, bytes in and out; nothing here knows of logs."""

@@ -33,7 +33,7 @@ def cache_directory(name: str) -> Path:
 
 
 class CacheFiles:
-    """The files of one kind, told by `suffix`. Thread-safe. Errors of the directory are never raised.
+    """The files of one kind, named by `suffix`. Thread-safe. Errors of the directory are never raised.
 
     `max_bytes` is the limit of what all processes keep there together: what they have written is counted in a file of
     its own. `is_used`: False where another user could write such files: what they say of a log would be
@@ -55,7 +55,7 @@ class CacheFiles:
         return self.directory / (hashlib.blake2b(key, digest_size=16).hexdigest() + self.suffix)
 
     def read(self, key: bytes) -> bytes | None:
-        """What was written for a key; None if there is nothing. It may be damaged, or of another version."""
+        """The bytes written for a key; None if there is nothing. It may be damaged, or of another version."""
         try:
             return self.path(key).read_bytes() if self.is_used else None
         except OSError:

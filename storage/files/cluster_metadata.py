@@ -112,7 +112,7 @@ class ClusterMetadataReader:
         segments, snapshots = self._list()
         self._forget()
         # All records of a snapshot count: their offsets are those in its file, not the log's.
-        problem = self._start([one for one in snapshots if one[0].end_offset <= end_offset])
+        problem = self._start([snapshot for snapshot in snapshots if snapshot[0].end_offset <= end_offset])
         if problem is None and not self._end_offset and not any(segment.size_bytes for segment in segments):
             with suppress(FileNotFoundError):
                 problem = self._read_snapshot(LogFile(self._directory.parent / names.BOOTSTRAP_CHECKPOINT))
@@ -128,7 +128,7 @@ class ClusterMetadataReader:
         return self._read_snapshot(snapshots[0][1]) if snapshots else None
 
     def bootstrap(self, path: Path) -> ClusterMetadata:
-        """What the records of a checkpoint file outside of `__cluster_metadata-0` describe. OSError."""
+        """The metadata that the records of a checkpoint file outside of `__cluster_metadata-0` describe. OSError."""
         self._forget()
         problem = self._read_snapshot(LogFile(path))
         return self._replay.show(0, problem)
@@ -168,12 +168,12 @@ class ClusterMetadataReader:
         problem: StorageError | None = None
         for name, file in snapshots:
             self._replay = MetadataReplay()
-            found = self._read_snapshot(file)
-            if found is None:
+            snapshot_problem = self._read_snapshot(file)
+            if snapshot_problem is None:
                 self._end_offset = name.end_offset
                 return None
-            problem, self._stuck = problem or found, None
-            if isinstance(found, TooManyKeys):
+            problem, self._stuck = problem or snapshot_problem, None
+            if isinstance(snapshot_problem, TooManyKeys):
                 break
         self._replay = MetadataReplay()
         return problem
@@ -282,8 +282,8 @@ class ClusterMetadataReader:
 
 
 def read_bootstrap(log_dir: Path) -> ClusterMetadata | None:
-    """What `bootstrap.checkpoint` describes: what a cluster began with, at least its features, or in a copy what it had
-    besides topics. None without the file; OSError when it cannot be read."""
+    """The metadata in `bootstrap.checkpoint`: what a cluster began with, at least its features, or in a copy what it
+    had besides topics. None without the file; OSError when it cannot be read."""
     try:
         return ClusterMetadataReader(log_dir).bootstrap(log_dir / names.BOOTSTRAP_CHECKPOINT)
     except FileNotFoundError:

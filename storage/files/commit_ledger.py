@@ -39,7 +39,7 @@ class WriteId(NamedTuple):
 
 
 class ContentSum(NamedTuple):
-    """What a write consists of, regardless of order and partitions: the number of rows, and a sum over their hashes,
+    """The content of a write, regardless of order and partitions: the number of rows, and a sum over their hashes,
     modulo 2^64, that differs when a row differs."""
 
     records: int = 0
@@ -60,7 +60,7 @@ class StagedBatchFile(NamedTuple):
 
 
 class PendingPart(NamedTuple):
-    """One partition's share of a write: the messages of `files`, in this order. The first `done` of them are in the
+    """A partition's share of a write: the messages of `files`, in this order. The first `done` of them are in the
     log, flushed. The others are at `base_offset` and the offsets after it, as far as they are in the log."""
 
     tp: TopicPartition
@@ -137,7 +137,7 @@ class Ledger:
     def with_part(self, write: WriteId, part: PendingPart) -> Ledger:
         """With `part` in place of that partition's share of a pending write."""
         changed = tuple(
-            replace(commit, parts=tuple(part if one.tp == part.tp else one for one in commit.parts))
+            replace(commit, parts=tuple(part if earlier.tp == part.tp else earlier for earlier in commit.parts))
             if commit.write == write
             else commit
             for commit in self.pending

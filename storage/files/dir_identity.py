@@ -66,8 +66,8 @@ class DirIdentity(NamedTuple):
         return DirIdentity(self.device, self.inode, born_ns, other.topic_id or self.topic_id)
 
 
-def _may_equal(one: object, other: object) -> bool:
-    return one is None or other is None or one == other
+def _may_equal(left: object, right: object) -> bool:
+    return left is None or right is None or left == right
 
 
 @lru_cache(maxsize=1)

@@ -105,17 +105,17 @@ class RealDisk:
         in_kernel = True
         with opened(self, target, create=True) as file:
             while position < size_bytes:
-                wanted = min(size_bytes - position, _COPY_BYTES)
+                piece_bytes = min(size_bytes - position, _COPY_BYTES)
                 if in_kernel:
                     try:
-                        copied = os.copy_file_range(source_fd, file.fileno(), wanted, position, position)
+                        copied = os.copy_file_range(source_fd, file.fileno(), piece_bytes, position, position)
                     except OSError as error:
                         if error.errno not in _CANNOT_COPY:
                             raise
                         in_kernel = False
                         continue
                 else:
-                    copied = file.write_at(position, os.pread(source_fd, wanted, position)) - position
+                    copied = file.write_at(position, os.pread(source_fd, piece_bytes, position)) - position
                 if not copied:
                     break
                 position += copied

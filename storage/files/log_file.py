@@ -64,7 +64,7 @@ class FileIdentity(NamedTuple):
 
 
 class LogFile:
-    """One .log file by its identity, under whatever name Kafka has given it meanwhile."""
+    """A .log file by its identity, under whatever name Kafka has given it meanwhile."""
 
     __slots__ = ("_fixed", "_flags", "_is_removed", "_on_change", "_place", "identity")
 

@@ -55,7 +55,7 @@ class ManifestSegment:
 
 @dataclass(frozen=True, slots=True)
 class ManifestPartition:
-    """What was copied of a partition: ranges of batches, ascending. `log_end_offset`: the offset after the last one.
+    """The copied part of a partition: ranges of batches, ascending. `log_end_offset`: the offset after the last one.
     `segments`: in an object store, ascending."""
 
     log_start_offset: int
@@ -88,7 +88,7 @@ class ManifestFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup has. Topics and partitions are by their names in the copy.
+    """The content of a backup. Topics and partitions are by their names in the copy.
 
     `cluster_id`: of the source, None if it has none. `created_ms`, `updated_ms`: when the first and the last mirror
     ended, epoch milliseconds. `until_ms`: where the last one cut, None if nowhere. `files`: by path below the copy;
@@ -126,7 +126,7 @@ def encode(manifest: Manifest) -> bytes:
             **asdict(tp),
             "log_start_offset": partition.log_start_offset,
             "log_end_offset": partition.log_end_offset,
-            "ranges": [_range_json(found) for found in partition.ranges],
+            "ranges": [_range_json(batch_range) for batch_range in partition.ranges],
             **({"segments": [asdict(segment) for segment in partition.segments]} if partition.segments else {}),
         }
         for tp, partition in sorted(manifest.partitions.items())
@@ -200,8 +200,8 @@ def _topic_json(topic: ManifestTopic) -> dict[str, Any]:
     return {**asdict(topic), "configs": dict(sorted(topic.configs.items()))}
 
 
-def _range_json(found: BatchRange) -> dict[str, Any]:
-    return {**asdict(found), "crc_of_crcs": f"{found.crc_of_crcs:08x}"}
+def _range_json(batch_range: BatchRange) -> dict[str, Any]:
+    return {**asdict(batch_range), "crc_of_crcs": f"{batch_range.crc_of_crcs:08x}"}
 
 
 def _file_json(file: ManifestFile) -> dict[str, Any]:
@@ -216,38 +216,38 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         for topic in content["topics"]
     }
     partitions = {
-        _typed(TopicPartition, found["topic"], found["partition"]): _typed(
+        _typed(TopicPartition, entry["topic"], entry["partition"]): _typed(
             ManifestPartition,
-            found["log_start_offset"],
-            found["log_end_offset"],
-            tuple(map(_range, found["ranges"])),
-            tuple(_typed(ManifestSegment, **segment) for segment in found.get("segments", ())),
+            entry["log_start_offset"],
+            entry["log_end_offset"],
+            tuple(map(_range, entry["ranges"])),
+            tuple(_typed(ManifestSegment, **segment) for segment in entry.get("segments", ())),
         )
-        for found in content["partitions"]
+        for entry in content["partitions"]
     }
     groups = tuple(_typed(ManifestOffset, **committed) for committed in content["groups"])
     # Manifests of earlier versions of kafkafs list no files.
     files = {
-        found["path"]: _typed(ManifestFile, found["size_bytes"], found["sha256"], found.get("content"))
-        for found in content.get("files", ())
+        entry["path"]: _typed(ManifestFile, entry["size_bytes"], entry["sha256"], entry.get("content"))
+        for entry in content.get("files", ())
     }
     superseded = tuple(map(str, content.get("superseded", ())))
     times = content["created_ms"], content["updated_ms"], content["until_ms"]
     return _typed(Manifest, content["cluster_id"], *times, topics, partitions, groups, files, superseded)
 
 
-def _range(found: dict[str, Any]) -> BatchRange:
-    return _typed(BatchRange, **{**found, "crc_of_crcs": int(found["crc_of_crcs"], 16)})
+def _range(entry: dict[str, Any]) -> BatchRange:
+    return _typed(BatchRange, **{**entry, "crc_of_crcs": int(entry["crc_of_crcs"], 16)})
 
 
 def _typed(kind: type[_Made], *values: Any, **named: Any) -> _Made:
     """Makes one of these. TypeError if a text, number or None is of another type than it says."""
-    made = kind(*values, **named)
+    checked = kind(*values, **named)
     for name, expected in _simple_types(cast("Hashable", kind)):
-        value = getattr(made, name)
+        value = getattr(checked, name)
         if not isinstance(value, expected):
             raise TypeError(f"{name} is {value!r}")
-    return made
+    return checked
 
 
 @cache

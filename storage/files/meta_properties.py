@@ -29,17 +29,17 @@ class MetaProperties:
 
 def parse(data: bytes, path: Path | None = None) -> MetaProperties:
     """The content of a meta.properties. CorruptCheckpoint when a broker would refuse it."""
-    found = properties.parse(data, path)
-    version = _integer(found.get("version", "0"), "version", path)
+    values = properties.parse(data, path)
+    version = _integer(values.get("version", "0"), "version", path)
     if version not in (0, 1):
         raise CorruptCheckpoint("meta.properties has an unknown version", path=path, expected="0 or 1", found=version)
     node_key = "node.id" if version else "broker.id"
-    node_id = _integer(found[node_key], node_key, path) if node_key in found else None
-    cluster_id = found.get("cluster.id")
+    node_id = _integer(values[node_key], node_key, path) if node_key in values else None
+    cluster_id = values.get("cluster.id")
     if version == 1 and (node_id is None or cluster_id is None):
         missing = "node.id" if node_id is None else "cluster.id"
         raise CorruptCheckpoint(f"meta.properties lacks {missing}", path=path)
-    return MetaProperties(version, cluster_id, node_id, found.get("directory.id"))
+    return MetaProperties(version, cluster_id, node_id, values.get("directory.id"))
 
 
 def _integer(text: str, key: str, path: Path | None) -> int:

@@ -62,9 +62,9 @@ NewRecord = FeatureLevelRecord | TopicRecord | ConfigRecord | NewPartition | Pro
 
 
 def cluster_records(cluster: ClusterMetadata) -> list[NewRecord]:
-    """What a cluster's metadata say apart from topics: features, with metadata.version first as a broker requires,
-    configurations, producer ids, and the records that stay as they are."""
-    levels = sorted(cluster.features.items(), key=lambda one: (one[0] != "metadata.version", one[0]))
+    """The records of a cluster's metadata, apart from topics: features, with metadata.version first as a broker
+    requires, configurations, producer ids, and the records that stay as they are."""
+    levels = sorted(cluster.features.items(), key=lambda feature: (feature[0] != "metadata.version", feature[0]))
     records: list[NewRecord] = [FeatureLevelRecord(name, level) for name, level in levels]
     broker_configs = {(int(ResourceType.BROKER), str(node)): values for node, values in cluster.brokers.items()}
     configs = {(int(ResourceType.BROKER), ""): cluster.broker_defaults, **broker_configs, **cluster.other_configs}

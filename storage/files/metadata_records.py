@@ -26,7 +26,7 @@ _PASSED_OVER = {bytes([number]) for number in (0, 1, 7, 8, 17, 20, 21, 27, 28, 2
 
 
 class ResourceType(IntEnum):
-    """What a ConfigRecord configures (Kafka's ConfigResource.Type)."""
+    """The kind of resource that a ConfigRecord configures (Kafka's ConfigResource.Type)."""
 
     TOPIC = 2
     BROKER = 4
@@ -68,7 +68,7 @@ class ProducerIdsRecord:
 
 
 class VerbatimKind(StrEnum):
-    """What a VerbatimRecord holds, in words."""
+    """The content of a VerbatimRecord, in words."""
 
     ACL = "ACLs"
     SCRAM = "SCRAM credentials"

@@ -56,8 +56,8 @@ _NAMED: Final[dict[str, Callable[[Data], str]]] = {
     VerbatimKind.SCRAM: lambda data: str(data["name"]),
     VerbatimKind.TOKEN: lambda data: str(data["owner"]),
     VerbatimKind.QUOTA: lambda data: ", ".join(
-        f"{one['entityType']} {'<default>' if one['entityName'] is None else one['entityName']}"
-        for one in data["entity"]
+        f"{part['entityType']} {'<default>' if part['entityName'] is None else part['entityName']}"
+        for part in data["entity"]
     ),
 }
 
@@ -118,7 +118,7 @@ class ClusterMetadata:
 
 
 class Change(NamedTuple):
-    """What a record has changed: the state of something before and after it, None while it is not there."""
+    """A change by a record: the state of something before and after it, None while it does not exist."""
 
     kind: str
     key: Key
@@ -186,7 +186,7 @@ class MetadataReplay:
             case "CLEAR_ELR_RECORD":
                 return self._clear_elr(data["topicName"])
             case "CLIENT_QUOTA_RECORD":
-                entity = tuple(sorted(((one["entityType"], one["entityName"]) for one in data["entity"]), key=str))
+                entity = tuple(sorted(((part["entityType"], part["entityName"]) for part in data["entity"]), key=str))
                 return [self._other(VerbatimKind.QUOTA, (entity, data["key"]), None if data["remove"] else data, raw)]
         if kind in _SET:
             name, fields = _SET[kind]

@@ -56,7 +56,7 @@ _OFFSET_DIGITS = 20
 
 
 class FileKind(Enum):
-    """What a file named by an offset is; the value is its suffix."""
+    """The kind of a file that is named by an offset; the value is its suffix."""
 
     LOG = ".log"
     OFFSET_INDEX = ".index"
@@ -193,7 +193,7 @@ def is_staged_segment(name: str) -> bool:
 
 
 class DirKind(Enum):
-    """What a directory within a log directory is."""
+    """The kind of a directory within a log directory."""
 
     PARTITION = "partition"
     DELETED = "deleted"  # <topic>-<p>.<32 hex>-delete
@@ -230,7 +230,7 @@ def partition_number(text: str) -> int | None:
 
 
 def parse_dir(name: str) -> DirName:
-    """What the directory `name` in a log directory is (LocalLog.parseTopicPartitionName, LogManager.loadLogs)."""
+    """The kind of the directory `name` in a log directory (LocalLog.parseTopicPartitionName, LogManager.loadLogs)."""
     if name == REMOTE_INDEX_CACHE:
         return DirName(name, DirKind.REMOTE_INDEX_CACHE)
     kind = DirKind.PARTITION

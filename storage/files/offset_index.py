@@ -100,14 +100,14 @@ def parse(
 
 def _broken(table: npt.NDArray[np.int32], row: int, base_offset: int, path: Path | None) -> CorruptIndex:
     previous = (0, 0) if row == 0 else (int(table[row - 1, 0]), int(table[row - 1, 1]))
-    found = (int(table[row, 0]), int(table[row, 1]))
+    entry = (int(table[row, 0]), int(table[row, 1]))
     return broken_entry(
         "index entries are not strictly ascending",
         IndexFault.ORDER,
         path=path,
         position=row * ENTRY_SIZE,
         expected=f"an offset above {base_offset + previous[0]} and a position above {previous[1]}",
-        found=f"offset {base_offset + found[0]}, position {found[1]}",
+        found=f"offset {base_offset + entry[0]}, position {entry[1]}",
     )
 
 

@@ -31,7 +31,7 @@ _ENTRY = np.dtype(
 
 
 class AbortedTxn(NamedTuple):
-    """One aborted transaction; `last_offset` is its marker's (Kafka's AbortedTxn)."""
+    """An aborted transaction; `last_offset` is its marker's (Kafka's AbortedTxn)."""
 
     producer_id: int
     first_offset: int

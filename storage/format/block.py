@@ -134,11 +134,11 @@ class RecordBlock(RecordFields):
         return out.data, ends
 
     def key(self, index: int) -> bytes | None:
-        """One key; for API edges."""
+        """The key of a record; for API edges."""
         return self._bytes(int(self.key_start[index]), int(self.key_length[index]))
 
     def value(self, index: int) -> bytes | None:
-        """One value; for API edges."""
+        """The value of a record; for API edges."""
         return self._bytes(int(self.value_start[index]), int(self.value_length[index]))
 
     def measure_headers(self) -> Int64s:
@@ -147,8 +147,8 @@ class RecordBlock(RecordFields):
         return self._find_headers(np.empty((4, 0), np.int64))
 
     def headers_spans(self) -> Int64s:
-        """One column a header, record by record: start and length of its name, start and length of its value, -1 null.
-        Raises CorruptBatch as `measure_headers` does."""
+        """A column for each header, record by record: start and length of its name, start and length of its value, -1
+        null. Raises CorruptBatch as `measure_headers` does."""
         spans = np.empty((4, int(np.maximum(self.headers_count, 0).sum())), np.int64)
         self._find_headers(spans)
         return spans
@@ -162,7 +162,7 @@ class RecordBlock(RecordFields):
         return lengths
 
     def headers(self, index: int) -> list[tuple[bytes, bytes | None]]:
-        """One record's headers in stored order; for API edges. Names are UTF-8 by Kafka's rule, unchecked."""
+        """A record's headers in stored order; for API edges. Names are UTF-8 by Kafka's rule, unchecked."""
         at = int(self.headers_start[index])
         headers = []
         for _ in range(int(self.headers_count[index])):
@@ -194,7 +194,7 @@ Headers = Sequence[tuple[bytes, bytes | None]]
 
 
 class Record(NamedTuple):
-    """One record to write: None is null, header names are UTF-8, the timestamp epoch milliseconds (-1 none)."""
+    """A record to write: None is null, header names are UTF-8, the timestamp epoch milliseconds (-1 none)."""
 
     key: bytes | None
     value: bytes | None
@@ -247,9 +247,9 @@ class RecordColumns(RecordFields):
 
     @classmethod
     def _of(cls, buffer: Buffer, columns: Int64s, consecutive: bool) -> RecordColumns:
-        made = cls.__new__(cls)
-        made.buffer, made.columns, made.consecutive = buffer, columns, consecutive
-        return made
+        block = cls.__new__(cls)
+        block.buffer, block.columns, block.consecutive = buffer, columns, consecutive
+        return block
 
     @classmethod
     def from_records(cls, records: Iterable[Record]) -> RecordColumns:
@@ -293,22 +293,22 @@ class RecordColumns(RecordFields):
         return self._of(self.buffer, np.take(self.columns, rows, axis=1), self.consecutive)
 
     def with_timestamps(self, stamps: Int64s | int) -> RecordColumns:
-        """The same records with other timestamps, over the same buffer."""
+        """These records with other timestamps, over the same buffer."""
         columns = self.columns.copy()
         columns[RecordColumn.TIMESTAMP] = stamps
         return self._of(self.buffer, columns, self.consecutive)
 
     def field(self, start: RecordColumn, length: RecordColumn, row: int) -> bytes | None:
-        """One key, value or encoded headers of a record, by the columns of its start and length; for API edges."""
+        """A key, value or encoded headers of a record, by the columns of its start and length; for API edges."""
         at, size = int(self.columns[start, row]), int(self.columns[length, row])
         return None if size < 0 else bytes(memoryview(self.buffer).cast("B")[at : at + size])
 
     def key(self, row: int) -> bytes | None:
-        """One key; for API edges."""
+        """The key of a record; for API edges."""
         return self.field(RecordColumn.KEY_START, RecordColumn.KEY_LENGTH, row)
 
     def value(self, row: int) -> bytes | None:
-        """One value; for API edges."""
+        """The value of a record; for API edges."""
         return self.field(RecordColumn.VALUE_START, RecordColumn.VALUE_LENGTH, row)
 
     def max_size(self, first: int, last: int) -> int:

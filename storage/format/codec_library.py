@@ -86,7 +86,9 @@ def _lz4() -> _Lz4 | None:
 
 def versions() -> dict[str, str]:
     """Names and versions of the libraries that were found."""
-    return {name: found.version for name, found in (("libzstd", _zstd()), ("liblz4", _lz4())) if found is not None}
+    return {
+        name: library.version for name, library in (("libzstd", _zstd()), ("liblz4", _lz4())) if library is not None
+    }
 
 
 class CodecLibrary:
@@ -96,9 +98,9 @@ class CodecLibrary:
         # In the kernel's order: ZSTD_DECOMPRESS, ZSTD_CONTEXT, LZ4_DECOMPRESS, LZ4_RESET, LZ4_CONTEXT, LZ4_OPTIONS.
         self.addresses: npt.NDArray[np.int64] = np.zeros(6, np.int64)
         zstd, lz4 = _zstd(), _lz4()
-        if zstd is not None and (made := zstd.create()):
-            weakref.finalize(self, zstd.free, made)
-            self.addresses[:2] = zstd.decompress, made
+        if zstd is not None and (zstd_context := zstd.create()):
+            weakref.finalize(self, zstd.free, zstd_context)
+            self.addresses[:2] = zstd.decompress, zstd_context
         if lz4 is not None:
             context = ctypes.c_void_p()
             if lz4.create(ctypes.byref(context), _LZ4F_VERSION) == 0 and context.value:

@@ -147,7 +147,7 @@ def compress(codec: int, data: Buffer, magic: int = 2, level: int | None = None)
 
 
 def _array(target: memoryview) -> Any:
-    """The same bytes: on a free-threaded Python cramjam writes into no memoryview."""
+    """A copy of the bytes: on a free-threaded Python cramjam writes into no memoryview."""
     return np.asarray(target)
 
 

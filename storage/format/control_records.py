@@ -42,7 +42,7 @@ class EndTransactionMarker(NamedTuple):
 
 
 class ControlRecord(NamedTuple):
-    """One control record of a block; `row`: its batch's row in the block's table. `coordinator_epoch`: a marker's,
+    """A control record of a block; `row`: its batch's row in the block's table. `coordinator_epoch`: a marker's,
     otherwise None."""
 
     offset: int
@@ -90,7 +90,7 @@ def control_records(block: RecordBlock) -> list[ControlRecord]:
     """
     table = block.table
     is_control = table.is_control
-    found = []
+    records = []
     for index in is_control[block.batch].nonzero()[0].tolist():
         row = int(block.batch[index])
         offset = int(block.offset[index])
@@ -101,7 +101,7 @@ def control_records(block: RecordBlock) -> list[ControlRecord]:
         except CorruptBatch as error:
             error.offset = offset
             raise
-        found.append(
+        records.append(
             ControlRecord(
                 offset,
                 int(block.timestamp[index]),
@@ -112,4 +112,4 @@ def control_records(block: RecordBlock) -> list[ControlRecord]:
                 None if marker is None else marker.coordinator_epoch,
             )
         )
-    return found
+    return records

@@ -78,8 +78,8 @@ class _Plan(NamedTuple):
 
 
 class RecordAudit(NamedTuple):
-    """What was found in the records of rows, up to `next_row` (it and `damage` as in a RecordBlock); int64 columns by
-    row.
+    """The result of checking the records of rows, up to `next_row` (it and `damage` as in a RecordBlock); int64 columns
+    by row.
 
     `greatest`: the greatest timestamp, NO_RECORDS without records. `misplaced`: the first record whose offset is not
     above the one before it or not within its batch, counted within the batch, -1 for none; `misplaced_offset`: its
@@ -209,7 +209,7 @@ class Decoder:
             buffer, table, headers, first_row, last_row, origin, NOTHING_SKIPPED, control=True
         )
         last, damage = payloads.next_row, payloads.damage
-        found = np.empty((3, last - first_row), np.int64)
+        audited = np.empty((3, last - first_row), np.int64)
         row, _ = decode_kernel.decode(
             payloads.buffer,
             headers,
@@ -220,7 +220,7 @@ class Decoder:
             payloads.ends,
             NOTHING_SKIPPED,
             True,
-            found,
+            audited,
             0,
             self._fault,
             self._room(plan.records),
@@ -229,7 +229,7 @@ class Decoder:
         self._free_large()
         if self._fault[0]:
             damage = _damage_of_fault(table, row, self._fault)
-        return RecordAudit(row, damage, *found[:, : row - first_row])
+        return RecordAudit(row, damage, *audited[:, : row - first_row])
 
     def _room(self, records: int) -> Int64s:
         """Columns for at least this many records."""
@@ -262,9 +262,9 @@ class Decoder:
         if not plan.compressed:
             return _Payloads(data, NO_SPANS, NO_SPANS, last, damage), plan
         part = table.slice(first_row, last)
-        wanted = np.ones(part.rows, np.bool_) if control else ~part.is_control
-        wanted[: max(len(skip) - first_row, 0)] &= skip[first_row:last] == 0
-        payloads = self._inflate(data, table, first_row, origin, np.flatnonzero(wanted), last)
+        chosen = np.ones(part.rows, np.bool_) if control else ~part.is_control
+        chosen[: max(len(skip) - first_row, 0)] &= skip[first_row:last] == 0
+        payloads = self._inflate(data, table, first_row, origin, np.flatnonzero(chosen), last)
         if payloads.next_row == last:
             payloads = payloads._replace(damage=damage)
         records = _record_bound(table.slice(first_row, payloads.next_row), payloads.starts, payloads.ends)
@@ -304,11 +304,11 @@ class Decoder:
         return end, plan, damage
 
     def _inflate(
-        self, data: memoryview, table: BatchTable, first_row: int, origin: int, wanted: NDArray[np.intp], last: int
+        self, data: memoryview, table: BatchTable, first_row: int, origin: int, chosen: NDArray[np.intp], last: int
     ) -> _Payloads:
         """Decompress into the arena, or copy if not compressed; stops where the arena is full or a batch is bad.
 
-        `wanted`: the rows to decode, counted from `first_row`. Batches that the kernel leaves are decompressed here,
+        `chosen`: the rows to decode, counted from `first_row`. Batches that the kernel leaves are decompressed here,
         one at a time.
         """
         if not self._arena:
@@ -317,7 +317,7 @@ class Decoder:
             from storage.format.codec_library import CodecLibrary
 
             self._library = CodecLibrary()
-        rows = wanted.astype(np.int64)
+        rows = chosen.astype(np.int64)
         headers = np.ascontiguousarray(table.data)
         starts, ends = np.zeros(last - first_row, np.int64), np.zeros(last - first_row, np.int64)
         next_row, damage, used, index = last, None, 0, 0

@@ -33,7 +33,7 @@ def _multiply(left: cython.uint, right: cython.uint) -> cython.uint:
 @cython.inline
 @cython.exceptval(check=False)
 def _signed(value: cython.uint) -> cython.int:
-    """The same 32 bits as Java's int."""
+    """These 32 bits as Java's int."""
     return cython.cast(cython.int, value) if cython.compiled else value - ((value & 0x80000000) << 1)
 
 

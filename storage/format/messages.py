@@ -168,22 +168,22 @@ class Messages:
         row = 0
         room = usual = np.empty(_ROOM, np.uint8)
         while row < len(block):
-            found = self.read(block.buffer, block.columns[_SIDES, row : row + _MOST_ROWS], room, exact=exact)
-            if not found.rows:
+            texts = self.read(block.buffer, block.columns[_SIDES, row : row + _MOST_ROWS], room, exact=exact)
+            if not texts.rows:
                 room = np.empty(4 * len(room), np.uint8)
                 continue
             if held is not None:
-                held.add(found.rows, found.end)
-            places = found.places[:, : found.rows].T.ravel().tolist()
-            text = room[: found.end].tobytes()
+                held.add(texts.rows, texts.end)
+            places = texts.places[:, : texts.rows].T.ravel().tolist()
+            text = room[: texts.end].tobytes()
             room = usual
             sides = zip(places[::2], places[1::2], strict=True)
             parts = [text[at : at + size] if size >= 0 else b"null" for at, size in sides]
             read = json.loads(b"[%b]" % b",".join(parts))  # all at once: a call costs as much as a small text
-            for at in range(found.rows):
-                error = found.errors.get(at)
+            for at in range(texts.rows):
+                error = texts.errors.get(at)
                 yield read[2 * at], read[2 * at + 1], None if error is None else _error(error)
-            row += found.rows
+            row += texts.rows
 
     def one(self, key: bytes | None, value: bytes | None) -> tuple[Any, Any]:
         """Key and value of one record. CorruptData; UnsupportedFormat for types, versions and frames that are not known
@@ -192,12 +192,12 @@ class Messages:
         sizes = [-1 if side is None else len(side) for side in (key, value)]
         columns = np.array([[0], [sizes[0]], [max(sizes[0], 0)], [sizes[1]]], np.int64)
         room = np.empty(_ROOM, np.uint8)
-        while not (found := self.read(data.data, columns, room)).rows:
+        while not (texts := self.read(data.data, columns, room)).rows:
             room = np.empty(4 * len(room), np.uint8)
-        if found.errors:
-            raise _error(found.errors[0])
-        text = room[: found.end].tobytes()
-        starts, lengths = found.places[::2, 0].tolist(), found.places[1::2, 0].tolist()
+        if texts.errors:
+            raise _error(texts.errors[0])
+        text = room[: texts.end].tobytes()
+        starts, lengths = texts.places[::2, 0].tolist(), texts.places[1::2, 0].tolist()
         first, second = (
             json.loads(text[at : at + size]) if size >= 0 else None for at, size in zip(starts, lengths, strict=True)
         )
@@ -205,7 +205,7 @@ class Messages:
 
 
 class Held:
-    """What a state takes that is replayed from records of Kafka's own topics, in bytes. A few MB of compressed records
+    """The bytes of a state that is replayed from records of Kafka's own topics. A few MB of compressed records
     may make millions of entries, so all of a process together are bounded (MOST_HELD).
 
     Belongs to the thread that replays, but for `size`, which others read.
@@ -246,7 +246,11 @@ def memory_of(state: Iterable[object]) -> int:
     """Bytes of memory that objects take with all that is in them; what is there twice counts twice."""
     size, level = 0, list(state)
     while level:
-        level = [one for one in level if not isinstance(one, _SHARED) and not (one.__class__ is int and one < _SMALL)]
+        level = [
+            value
+            for value in level
+            if not isinstance(value, _SHARED) and not (value.__class__ is int and value < _SMALL)
+        ]
         size += sum(map(sys.getsizeof, level))
         level = gc.get_referents(*level)
     return size
@@ -256,8 +260,8 @@ class UnknownRecordType(UnsupportedFormat):
     """A record of a type that is not defined here; Kafka's coordinators pass over such ones."""
 
 
-def _error(found: tuple[str, str, Fault]) -> StorageError:
-    side, text, fault = found
+def _error(failure: tuple[str, str, Fault]) -> StorageError:
+    side, text, fault = failure
     kinds = {Fault.UNKNOWN_TYPE: UnknownRecordType, Fault.UNKNOWN_VERSION: UnsupportedFormat,
              Fault.FRAME: UnsupportedFormat}  # fmt: skip
     return kinds.get(fault, CorruptData)(f"record's {side} cannot be read: {text}")
@@ -281,7 +285,7 @@ class _Builder:
         self.values = [-1] * (_MOST_TYPES * _MOST_VERSIONS)
 
     def add(self, framing: Framing, role: str, number: int, name: str, words: list[str]) -> None:
-        """One definition."""
+        """Add a definition."""
         versions, flexible, *fields = words
         for version in _versions(versions):
             if role == "key":
@@ -327,7 +331,7 @@ class _Builder:
         """A field's step, and whether the version has it."""
         name, kind, versions, *more = word.split(":")
         bare = kind.removeprefix("[]").replace("records", "bytes")
-        options = dict(one.split("=", 1) for one in more)
+        options = dict(item.split("=", 1) for item in more)
         tag, _, tagged = options.get("t", "-1/0-0").partition("/")
         default, is_null = options.get("d", "0"), options.get("d") == "null"
         number = {"true": 1, "false": 0, "null": 0}.get(default)
@@ -344,7 +348,7 @@ class _Builder:
         ]
         if int(tag) >= _MOST_TAGS:
             raise ValueError(f"tag {tag} of {name}")
-        return [int(one) for one in step], version in _versions(versions)
+        return [int(item) for item in step], version in _versions(versions)
 
     def _literal(self, text: str) -> tuple[int, int]:
         start = len(self.literals)
@@ -366,7 +370,7 @@ def _definitions() -> str:
 
 @cache
 def definitions_digest() -> str:
-    """What tells these definitions from others: the same ones give the same texts."""
+    """A digest of these definitions: equal definitions give equal texts."""
     import hashlib
 
     return hashlib.sha256(_definitions().encode()).hexdigest()[:16]
@@ -375,19 +379,19 @@ def definitions_digest() -> str:
 @cache
 def _program(group: str) -> _Program:
     framing = _FRAMINGS.get(group, Framing.PLAIN)
-    made = _Builder()
+    builder = _Builder()
     for line in _definitions().splitlines():
-        found, role, *words = line.split()
-        if found == group:
-            made.add(framing, role, int(words[0]), words[1], words[2:])
-    if not made.entries:
+        line_group, role, *words = line.split()
+        if line_group == group:
+            builder.add(framing, role, int(words[0]), words[1], words[2:])
+    if not builder.entries:
         raise KeyError(group)
     return _Program(
-        np.array(made.steps, np.int64).ravel(),
-        np.frombuffer(made.literals + bytes(_PIECE), np.uint8),
-        np.array(made.entries, np.int64),
-        np.array(made.keys, np.int64),
-        np.array(made.values, np.int64),
+        np.array(builder.steps, np.int64).ravel(),
+        np.frombuffer(builder.literals + bytes(_PIECE), np.uint8),
+        np.array(builder.entries, np.int64),
+        np.array(builder.keys, np.int64),
+        np.array(builder.values, np.int64),
         framing,
-        tuple(made.names),
+        tuple(builder.names),
     )

@@ -136,7 +136,7 @@ def encode_batch(
     level: int | None = None,
     fields: BatchFields = PLAIN,
 ) -> bytes:
-    """One batch of all `records` (at least one). `level` is the codec's, None its default.
+    """A batch of all `records` (at least one). `level` is the codec's, None its default.
 
     Raises RecordTooLarge if the batch would exceed MOST_BATCH_BYTES, ValueError for columns or fields out of range.
     """

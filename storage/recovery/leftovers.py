@@ -21,7 +21,7 @@ class LeftoverPlan:
 
 
 def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:
-    """What to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files, and with staged segments.
+    """Plan what to do with `.deleted`, `.cleaned`, `.swap` and checkpoint `.tmp` files, and with staged segments.
 
     `next_offset_of` returns the offset after the last message of a `.log.swap` or .log file.
     """

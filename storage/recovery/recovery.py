@@ -77,7 +77,7 @@ class Cut:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What recovery did to one partition; `changes` are texts for people, in order. `misordered_segments`: an index
+    """The report of recovering a partition; `changes` are texts for people, in order. `misordered_segments`: an index
     entry falls on an offset that does not ascend, at which a broker fails. `overlapping_segments`: with a batch that
     begins before the previous one ends, by position."""
 
@@ -99,7 +99,7 @@ class RecoveryReport:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What recovery needs to know about a partition.
+    """The input of recovering a partition.
 
     `clean`: the log directory was shut down cleanly. `recovery_point`: everything below it was synced.
     `log_start_offset`: as checkpointed, None without. `tiered`: see remote_offsets. `gentle`: only cut a torn tail;
@@ -118,7 +118,7 @@ class RecoveryPlan:
 
 
 class Recovery:
-    """One run over one partition. Errors: PartitionOffline (gentle only), OSError."""
+    """A run over a partition. Errors: PartitionOffline (gentle only), OSError."""
 
     def __init__(self, plan: RecoveryPlan, *, disk: Disk, clock: Clock, progress: Progress | None = None) -> None:
         self._plan = plan
@@ -180,7 +180,7 @@ class Recovery:
     def _finish_leftovers(self, kept: str | None = None) -> None:
         """`kept`: a file that stays although a replacement covers it."""
         with scan_quietly(self._directory) as entries:
-            files = [one.name for one in entries if not one.is_dir(follow_symlinks=False) and one.name != kept]
+            files = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False) and entry.name != kept]
         leftovers = plan_leftovers(files, self._next_offset_of)
         if self._plan.gentle:
             self._check_replacements(leftovers)
@@ -513,9 +513,11 @@ class Recovery:
 
 
 def _intact_behind(segment: Segment, position: int) -> str | None:
-    """What is found of intact batches from `position` on; None where there is none."""
+    """A text that names an intact batch from `position` on; None if there is none."""
     try:
-        found = intact_batch(segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET, budget=Budget(segment.size))
+        intact_position = intact_batch(
+            segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET, budget=Budget(segment.size)
+        )
     except Undecided:
         return "more that looks like batches than can be checked"
-    return None if found is None else f"an intact batch at position {found}"
+    return None if intact_position is None else f"an intact batch at position {intact_position}"

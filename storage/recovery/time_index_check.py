@@ -6,7 +6,7 @@ the segment lies below the recovery point, and the last entry of its time index 
 other entries were synced with the messages. After a kill the entry is there, but perhaps not synced: recovery does
 that, since the next flush begins at the recovery point.
 
-An empty time index is left as it is, as a broker leaves it: it cannot be told from one that was missing and was made
+An empty time index is left as it is, as a broker leaves it: it looks like one that was missing and was made
 empty by a recovery that did not come to its end.
 """
 

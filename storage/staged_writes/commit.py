@@ -50,7 +50,7 @@ class Owner(Protocol):
         """A partition's log. PartitionOffline, UnknownTopicOrPartition."""
 
     def appendable(self, tp: TopicPartition, *, force: bool = False) -> PartitionLog:
-        """The same, for appending. NotPermitted too: see guest_rules.check_append."""
+        """The log of a partition, for appending. NotPermitted by the rules of guest_rules.check_append."""
 
 
 class Committed(NamedTuple):
@@ -194,8 +194,8 @@ def finish_pending(owned: Owner) -> dict[TopicPartition, Exception]:
         errors = {part.tp: error for part in pending.parts if (error := _roll_forward(owned, pending, part))}
         unfinished |= errors
         if errors:
-            here = [part.tp for part in pending.parts if (owned.path / part.tp.dir_name).is_dir()]
-            _note_written(owned, pending.write, [tp for tp in here if tp not in errors])
+            local_partitions = [part.tp for part in pending.parts if (owned.path / part.tp.dir_name).is_dir()]
+            _note_written(owned, pending.write, [tp for tp in local_partitions if tp not in errors])
         else:
             with contextlib.suppress(OSError):
                 _end(owned, pending.write, (file for part in pending.parts for file in part.files))

@@ -121,10 +121,10 @@ def _offset_of(snapshot: LogSnapshot, segment: Segment) -> int | None:
     or where it cannot be read."""
     greatest = greatest_timestamp(snapshot, segment)
     try:
-        found = find_batch(snapshot, greatest.offset) if greatest.timestamp >= 0 else None
-        if found is None:
+        place = find_batch(snapshot, greatest.offset) if greatest.timestamp >= 0 else None
+        if place is None:
             return None
-        with batch_records(snapshot, found.segment, found.position) as block:
+        with batch_records(snapshot, place.segment, place.position) as block:
             rows = np.flatnonzero(block.timestamp == greatest.timestamp)
             return int(block.offset[rows[0]]) if len(rows) else None
     except CorruptData:

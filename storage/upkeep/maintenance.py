@@ -47,7 +47,7 @@ _NEVER_MS: Final = 3_600_000
 
 
 class Waiter(Protocol):
-    """What the thread waits on; passed in, so that no test sleeps."""
+    """The wait of the thread; passed in, so that no test sleeps."""
 
     def wait(self, timeout_ms: int) -> None:
         """Returns after that time, or earlier when woken. A wake before the call makes it return at once."""
@@ -72,7 +72,7 @@ class EventWaiter:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """One kind of background work: `result` of its last run as a text, its `errors` by partition ("" is the
+    """A kind of background work: `result` of its last run as a text, its `errors` by partition ("" is the
     directory). Times in epoch milliseconds, None before the first run."""
 
     name: str
@@ -393,7 +393,7 @@ class Maintenance:
         entry.paths = kept
 
     def _compaction(self, report: _Report) -> int:
-        """One pass over one partition; the next follows at once, as long as a partition needs compaction."""
+        """Compact one partition; the next follows at once, as long as a partition needs compaction."""
         if not self._config.cleaner_enable:
             return self._clock.now_ms() + _NEVER_MS
         result = None

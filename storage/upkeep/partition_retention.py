@@ -27,7 +27,7 @@ from storage.upkeep.retention import FreeBytes, KeptFrom, Retention, RetentionRe
 def retain_partition(
     owned: OwnedDir, tp: TopicPartition, *, free_bytes: FreeBytes, before: int | None = None
 ) -> RetentionResult | None:
-    """One pass over one partition, see `Retention.run`; None when it is left alone.
+    """Run retention over a partition, as `Retention.run`; None when it is left alone.
 
     `before` is an explicit request: it applies where limits would not. NotPermitted for it in topics that belong to the
     brokers; otherwise errors as `Retention.run` and `OwnedDir.log`.
@@ -42,8 +42,8 @@ def retain_partition(
 def preview_partition(
     log_dir: LogDir, tp: TopicPartition, *, free_bytes: FreeBytes, before: int | None = None
 ) -> RetentionResult | None:
-    """What `retain_partition` would do, changing nothing; also for a partition that is left alone, except the cluster's
-    metadata log. Errors as there, CorruptCheckpoint too."""
+    """Predict what `retain_partition` would do, without changes; also for a partition that is left alone, except the
+    cluster's metadata log. Errors as there, CorruptCheckpoint too."""
     path = log_dir.path / names.REPLICATION_CHECKPOINT
     retention = _retention(
         log_dir, tp, free_bytes, before,

@@ -129,8 +129,8 @@ def by_free_space(free_bytes: FreeBytes) -> RetentionPolicy:
     may be filling the disk, and then everything would be removed."""
 
     def expired(log: LogState) -> int:
-        wanted = log.config.retention_free_bytes
-        missing = wanted - free_bytes() if wanted >= 0 else 0
+        required_bytes = log.config.retention_free_bytes
+        missing = required_bytes - free_bytes() if required_bytes >= 0 else 0
 
         def goes(segment: SegmentInfo) -> bool:
             nonlocal missing
@@ -162,8 +162,8 @@ class ExpiredSegment:
 
 @dataclass(frozen=True, slots=True)
 class BrokersRetention:
-    """What a broker would remove of a tiered log: by `retention.*` of the whole of it, wherever that is, and by
-    `local.retention.*` of what is here, once that is copied."""
+    """The segments of a tiered log that a broker would remove: by `retention.*` of the whole of it, wherever that is,
+    and by `local.retention.*` of what is here, once that is copied."""
 
     total: tuple[ExpiredSegment, ...]
     local: tuple[ExpiredSegment, ...]
@@ -171,10 +171,10 @@ class BrokersRetention:
 
 @dataclass(frozen=True, slots=True)
 class RetentionResult:
-    """One pass over one log. `segments`: removed, or to be removed in a dry run, the oldest first. `rolled`: the active
-    segment was removed too (or would be) and replaced by an empty one. `files`: renamed to `.deleted`, to be unlinked
-    after `file.delete.delay.ms`. `kept`: in a dry run the segments that stay, and why. `brokers`: of a tiered log, for
-    that is for its broker to do."""
+    """The result of a pass over a log. `segments`: removed, or to be removed in a dry run, the oldest first. `rolled`:
+    the active segment was removed too (or would be) and replaced by an empty one. `files`: renamed to `.deleted`, to be
+    unlinked after `file.delete.delay.ms`. `kept`: in a dry run the segments that stay, and why. `brokers`: of a tiered
+    log, for that is for its broker to do."""
 
     tp: TopicPartition
     segments: tuple[ExpiredSegment, ...]
@@ -226,7 +226,7 @@ class Retention:
     kept_from: KeptFrom = _all_may_go
 
     def preview(self, snapshot: LogSnapshot, config: LogConfig) -> RetentionResult:
-        """What `run` would do to a log in this state: a dry run, which changes nothing. Errors as there."""
+        """Predict what `run` would do to a log in this state, without changes. Errors as there."""
         config = guest_rules.retention_config(config)
         start = self._log_start(snapshot, config)
         now_ms = self.clock.now_ms()
@@ -241,8 +241,8 @@ class Retention:
         return RetentionResult(snapshot.tp, expired, start, end, rolled=everything, dry_run=True, kept=kept)
 
     def run(self, log: PartitionLog) -> RetentionResult:
-        """One pass over a log. Writers continue meanwhile: a segment that was begun after the snapshot stays until the
-        next pass. Crash-safe, see PartitionLog.remove_segments.
+        """Run retention over a log. Writers continue meanwhile: a segment that was begun after the snapshot stays until
+        the next pass. Crash-safe, see PartitionLog.remove_segments.
 
         NotPermitted: `before` in a log that is only compacted; OffsetOutOfRange: `before` above the high watermark;
         SegmentGone: another thread has removed segments meanwhile; PartitionOffline, OSError.
@@ -313,12 +313,14 @@ def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> 
         retention_ms=config.retention_ms if ms == _AS_TOTAL else ms,
         retention_bytes=config.retention_bytes if size == _AS_TOTAL else size,
     )
-    here = replace(whole, segments=whole.segments[len(snapshot.remote) :], config=local)
+    local_state = replace(whole, segments=whole.segments[len(snapshot.remote) :], config=local)
     return BrokersRetention(
         plan(whole, (LOG_START_BREACH, BY_SIZE, BY_TIME)),
         tuple(
-            replace(one, reason=f"local.{one.reason}" if one.reason.startswith("retention.") else one.reason)
-            for one in plan(here, (LOG_START_BREACH, BY_SIZE, BY_TIME))
+            replace(
+                segment, reason=f"local.{segment.reason}" if segment.reason.startswith("retention.") else segment.reason
+            )
+            for segment in plan(local_state, (LOG_START_BREACH, BY_SIZE, BY_TIME))
         ),
     )
 
@@ -326,8 +328,8 @@ def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> 
 def first_pass(
     snapshot: LogSnapshot, config: LogConfig, now_ms: int, timestamp_of: Callable[[LogSnapshot, Segment], int]
 ) -> tuple[ExpiredSegment, ...]:
-    """What a broker's retention removes of a log that it has just started with, if `timestamp_of` returns what it takes
-    for the greatest timestamp of a segment."""
+    """The segments that a broker's retention removes of a log that it has just started with, if `timestamp_of` returns
+    what it takes for the greatest timestamp of a segment."""
     state = _state(snapshot, config, snapshot.log_start_offset, snapshot.log_end_offset, now_ms)
     by_limits = (BY_SIZE, BY_TIME) if config.delete else ()
     segments = tuple(

@@ -17,7 +17,8 @@ from storage.types import TopicPartition
 
 @dataclass(slots=True)
 class Salvaged:
-    """What was copied, from `first_offset` to below `log_end_offset`; the magic of `repaired` batches was corrected."""
+    """The copied messages, from `first_offset` to below `log_end_offset`; the magic of `repaired` batches was
+    corrected."""
 
     tp: TopicPartition
     first_offset: int
@@ -41,7 +42,9 @@ def salvage(
     `compacted`: offsets may be missing between segments without being lost. Errors as `copy_chosen`.
     """
     report = progress or NoProgress()
-    with working(report, f"salvage {snapshot.tp}", 2 * sum(one.log.stat().st_size for one in snapshot.segments)):
+    with working(
+        report, f"salvage {snapshot.tp}", 2 * sum(segment.log.stat().st_size for segment in snapshot.segments)
+    ):
         choice = choose_batches([LogCopy(snapshot)], compacted=compacted, progress=report)
         return copy_chosen(choice, snapshot, target, report)
 

@@ -99,8 +99,8 @@ class BatchAudit:
         greatest = np.concatenate(self._greatest)
         self._waiting, self._greatest, self._rows = [], [], 0
         self._check_offsets(lot)
-        told = (greatest != NO_RECORDS) & (lot.magic > 0) & (lot.timestamp_type == TimestampType.CREATE_TIME)
-        self._report(lot, told & (greatest != lot.max_timestamp), FaultKind.BATCH_MAX_TIMESTAMP)
+        has_maximum = (greatest != NO_RECORDS) & (lot.magic > 0) & (lot.timestamp_type == TimestampType.CREATE_TIME)
+        self._report(lot, has_maximum & (greatest != lot.max_timestamp), FaultKind.BATCH_MAX_TIMESTAMP)
         self._check_epochs(lot)
         self._follow_producers(lot)
         self._show(lot)
@@ -126,8 +126,8 @@ class BatchAudit:
             for index in np.flatnonzero(audit.misplaced >= 0).tolist():
                 base, last = int(headers.base_offset[row + index]), int(headers.last_offset[row + index])
                 position, offset = int(headers.position[row + index]), int(audit.misplaced_offset[index])
-                found = f"{offset} as record {int(audit.misplaced[index])}"
-                self._add(FaultKind.RECORD_OFFSET, position, offset, "", f"ascending, {base} to {last}", found)
+                misplaced = f"{offset} as record {int(audit.misplaced[index])}"
+                self._add(FaultKind.RECORD_OFFSET, position, offset, "", f"ascending, {base} to {last}", misplaced)
             row = audit.next_row
             if audit.damage is not None:
                 error = audit.damage.error
@@ -153,7 +153,7 @@ class BatchAudit:
                 continue
             if not control.is_transactional[row]:
                 continue
-            ends = [one for one in records if one.type in (ControlType.ABORT, ControlType.COMMIT)]
+            ends = [record for record in records if record.type in (ControlType.ABORT, ControlType.COMMIT)]
             if ends:
                 self.trail.markers[base] = ends[0]
             else:

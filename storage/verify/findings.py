@@ -1,4 +1,4 @@
-"""What a check of a log directory finds: one value for each fault, with its place and what repairs it."""
+"""The findings of a check of a log directory: one value for each fault, with its place and what repairs it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class FaultKind(Enum):
 
 
 class Repair(NamedTuple):
-    """What repairs a fault.
+    """The repair of a fault.
 
     `recovery`: what recovery after a crash would do about it. `command`: the command, or what else, that repairs it.
     `note`: it is not damage, but work under way, or stopped half-way.
@@ -147,7 +147,7 @@ UNFINISHED = Repair("leaves it", OPENING, note=True)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault. `position`: a byte position in `path`; `offset`: a record offset; None where there is none.
+    """A fault. `position`: a byte position in `path`; `offset`: a record offset; None where there is none.
 
     `what`: the fault in words, by default those of its kind. `more`: how many others of this kind in this file, after
     this one, are not listed.
@@ -250,5 +250,6 @@ class Findings:
     def list(self) -> list[Finding]:
         """All of them, by path and position."""
         return sorted(
-            self._list, key=lambda one: (str(one.path), -1 if one.position is None else one.position, one.what)
+            self._list,
+            key=lambda finding: (str(finding.path), -1 if finding.position is None else finding.position, finding.what),
         )

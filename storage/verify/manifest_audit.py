@@ -65,7 +65,7 @@ def verify_manifest(
     in_use = not exists(path / names.CLEAN_SHUTDOWN)
     grown = in_use or log_dir.all_partitions() != sorted(manifest.partitions)
     digest = partial(_digest_stored, backup_at(log_dir.path)) if log_dir.is_stored else partial(_digest_here, path)
-    total = sum(found.size_bytes for listed in chosen.values() for found in listed.ranges)
+    total = sum(batch_range.size_bytes for listed in chosen.values() for batch_range in listed.ranges)
     with working(report, "manifest", total), ThreadPoolExecutor(workers or os.cpu_count() or 1) as pool:
         for tp, listed in sorted(chosen.items()):
             snapshot = _snapshot(log_dir, tp, listed, findings)
@@ -79,8 +79,8 @@ def verify_manifest(
                 _check_files(path, manifest, tp.dir_name, digest, findings, grown=is_other)
                 check = partial(_check, snapshot, directory=path / tp.dir_name)
                 checks = pool.map(check, listed.ranges)
-                for found, wrong in zip(listed.ranges, checks, strict=True):
-                    report.advance(found.size_bytes)
+                for batch_range, wrong in zip(listed.ranges, checks, strict=True):
+                    report.advance(batch_range.size_bytes)
                     if wrong is not None:
                         findings.add(wrong)
         if only is None:
@@ -92,7 +92,9 @@ def _bases(manifest: Manifest, tp: TopicPartition) -> set[int]:
     """The base offsets of the segments whose indexes are listed."""
     listed = [Path(name) for name in manifest.files]
     parsed = [names.parse_segment_file(path.name) for path in listed if path.parent.name == tp.dir_name]
-    return {one.offset for one in parsed if one is not None and one.kind is FileKind.OFFSET_INDEX}
+    return {
+        file_name.offset for file_name in parsed if file_name is not None and file_name.kind is FileKind.OFFSET_INDEX
+    }
 
 
 def _check_start(snapshot: LogSnapshot, listed: ManifestPartition, directory: Path, findings: Findings) -> None:
@@ -129,16 +131,18 @@ def _check_files(
         if place != directory or (grown and file not in _NEVER_CHANGE):
             continue
         try:
-            found = digest(name)
+            current = digest(name)
         except (StorageError, OSError) as error:
             findings.add(Finding.of_error(FaultKind.MANIFEST_DIFFERS, error, path / name, _RESTORE))
             continue
-        if found is None:
+        if current is None:
             what = "file that the manifest lists is not here"
             findings.add(Finding(FaultKind.MANIFEST_MISSING, path / name, _RESTORE, what))
-        elif (found.size_bytes, found.sha256) != (listed.size_bytes, listed.sha256):
+        elif (current.size_bytes, current.sha256) != (listed.size_bytes, listed.sha256):
             what = "file is not as the manifest lists it"
-            expected, has = (f"{one.size_bytes} bytes with SHA-256 {one.sha256}" for one in (listed, found))
+            expected, has = (
+                f"{content.size_bytes} bytes with SHA-256 {content.sha256}" for content in (listed, current)
+            )
             findings.add(Finding(FaultKind.MANIFEST_DIFFERS, path / name, _RESTORE, what, expected=expected, found=has))
 
 
@@ -162,7 +166,7 @@ def _all_offsets(listed: ManifestPartition) -> str:
 
 
 def _check(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Finding | None:
-    """What is wrong with a range of the partition in `directory`."""
+    """The finding about a range of the partition in `directory`."""
     digest, first, end = RangeDigest(), None, directory
     try:
         for span in spans_between(snapshot, listed.first_offset, listed.last_offset):
@@ -172,18 +176,18 @@ def _check(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Findin
             digest.add(parts_of(span.data), span.table)
         if first is None:
             return _missing(snapshot, listed, directory)
-        found = digest.result()
-        if found == listed:
+        actual = digest.result()
+        if actual == listed:
             return None
         path, position, offset = first
         if offset != listed.first_offset:
             what = f"{FaultKind.MANIFEST_DIFFERS.text}: {_offsets(listed)}"
             expected = f"a batch with offset {listed.first_offset}"
             return Finding(FaultKind.MANIFEST_DIFFERS, path, _RESTORE, what, position, offset, expected, offset)
-        if found.last_offset != listed.last_offset:
-            path, position = _end_of(snapshot, found.last_offset + 1)
+        if actual.last_offset != listed.last_offset:
+            path, position = _end_of(snapshot, actual.last_offset + 1)
             end = path
-        return _changed_batch(snapshot, listed) or _other_headers(path, end, position, listed, found)
+        return _changed_batch(snapshot, listed) or _other_headers(path, end, position, listed, actual)
     except (StorageError, OSError) as error:
         wrong = Finding.of_error(FaultKind.MANIFEST_DIFFERS, error, directory, _RESTORE)
         return Finding(
@@ -200,8 +204,8 @@ def _missing(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Find
         return Finding(FaultKind.MANIFEST_MISSING, directory, _RESTORE, what, found="no segment")
     end = snapshot.log_end_offset
     position = snapshot.active_end if end <= listed.first_offset else None
-    found = f"the log ends at offset {end}" if position is not None else "a gap"
-    return Finding(FaultKind.MANIFEST_MISSING, segment.log.path, _RESTORE, what, position, None, None, found)
+    instead = f"the log ends at offset {end}" if position is not None else "a gap"
+    return Finding(FaultKind.MANIFEST_MISSING, segment.log.path, _RESTORE, what, position, None, None, instead)
 
 
 def _end_of(snapshot: LogSnapshot, offset: int) -> tuple[Path, int]:
@@ -228,13 +232,13 @@ def _changed_batch(snapshot: LogSnapshot, listed: BatchRange) -> Finding | None:
     return None
 
 
-def _other_headers(path: Path, end: Path, position: int, listed: BatchRange, found: BatchRange) -> Finding:
+def _other_headers(path: Path, end: Path, position: int, listed: BatchRange, actual: BatchRange) -> Finding:
     """A range of sound batches that are not those of the manifest; it is in the files from `path` to `end`."""
-    what, expected, has = FaultKind.MANIFEST_DIFFERS.text, f"SHA-256 {listed.sha256}", found.sha256
-    if found.last_offset != listed.last_offset or found.batches != listed.batches:
+    what, expected, has = FaultKind.MANIFEST_DIFFERS.text, f"SHA-256 {listed.sha256}", actual.sha256
+    if actual.last_offset != listed.last_offset or actual.batches != listed.batches:
         expected = f"{listed.batches} batches up to offset {listed.last_offset}"
-        has = f"{found.batches} batches up to offset {found.last_offset}"
-    elif found.crc_of_crcs == listed.crc_of_crcs:
+        has = f"{actual.batches} batches up to offset {actual.last_offset}"
+    elif actual.crc_of_crcs == listed.crc_of_crcs:
         what = "a batch's base offset or leader epoch, which no checksum covers, has changed"
     what += f": {_offsets(listed)}" + (f", in {path.name} to {end.name}" if end != path else "")
     return Finding(FaultKind.MANIFEST_DIFFERS, path, _RESTORE, what, position, listed.first_offset, expected, has)

@@ -174,10 +174,10 @@ class PartitionAudit:
         epochs = [entry.start_offset for entry in self._epochs.entries if entry.start_offset > ends.next_offset]
         snapshots = [at for at in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]) if at > ends.next_offset]
         checkpoint = self._plan.directory / names.LEADER_EPOCH_CHECKPOINT
-        found = [(FaultKind.EPOCHS_BEYOND_LOG, checkpoint, at) for at in epochs[:1]]
-        found += [(FaultKind.SNAPSHOT_BEYOND_LOG, self._path(at, FileKind.PRODUCER_SNAPSHOT), at) for at in snapshots]
+        faults = [(FaultKind.EPOCHS_BEYOND_LOG, checkpoint, at) for at in epochs[:1]]
+        faults += [(FaultKind.SNAPSHOT_BEYOND_LOG, self._path(at, FileKind.PRODUCER_SNAPSHOT), at) for at in snapshots]
         how, expected = Repair("removes it", RECOVER, note=not self._plan.clean), f"at most {ends.next_offset}"
-        for kind, path, offset in found:
+        for kind, path, offset in faults:
             self._findings.add(Finding(kind, path, how, offset=offset, expected=expected, found=offset))
 
     # Producers
@@ -253,21 +253,21 @@ class PartitionAudit:
         have other values."""
         stored, path = snapshots.get(offset, {}), self._path(offset, FileKind.PRODUCER_SNAPSHOT)
         for entry in table.entries():
-            told = stored.get(entry.producer_id)
-            if told is not None and entry.producer_id in seen and not _is_true(told, entry):
+            stored_entry = stored.get(entry.producer_id)
+            if stored_entry is not None and entry.producer_id in seen and not _is_true(stored_entry, entry):
                 how = _SNAPSHOT_REBUILT
                 self._findings.add(
-                    Finding(FaultKind.SNAPSHOT_UNTRUE, path, how, offset=offset, expected=entry, found=told)
+                    Finding(FaultKind.SNAPSHOT_UNTRUE, path, how, offset=offset, expected=entry, found=stored_entry)
                 )
 
 
-def _is_true(told: ProducerEntry, entry: ProducerEntry) -> bool:
+def _is_true(stored: ProducerEntry, seen: ProducerEntry) -> bool:
     """Whether a snapshot has a producer as the log has it, or begins with what it did after it had expired."""
-    if told.coordinator_epoch == -1:
-        entry = entry._replace(coordinator_epoch=-1)
-    if told.last_offset == -1:
-        entry = entry._replace(last_sequence=-1, last_offset=-1, offset_delta=0)
-    return told == entry
+    if stored.coordinator_epoch == -1:
+        seen = seen._replace(coordinator_epoch=-1)
+    if stored.last_offset == -1:
+        seen = seen._replace(last_sequence=-1, last_offset=-1, offset_delta=0)
+    return stored == seen
 
 
 def read_small(

@@ -160,11 +160,11 @@ def _compare(log_dir: LogDir, tier: Tier, tp: TopicPartition, path: Path, findin
 def _find_orphans_elsewhere(log_dir: LogDir, tier: Tier, findings: Findings) -> None:
     """Orphans of partitions that are not in the log directory. Those of other brokers count by the metadata, if these
     are here; all objects of a topic that the cluster no longer has are orphaned."""
-    here = {log_dir.topic_info(topic).topic_id: log_dir.partitions(topic) for topic in log_dir.topics()}
+    local_partitions = {log_dir.topic_info(topic).topic_id: log_dir.partitions(topic) for topic in log_dir.topics()}
     cluster = log_dir.cluster_metadata()
     ids = None if cluster is None else {topic.topic_id for topic in cluster.topics.values()}
     for of in tier.partitions():
-        if of.topic_id is None or of.partition in here.get(of.topic_id, ()):
+        if of.topic_id is None or of.partition in local_partitions.get(of.topic_id, ()):
             continue
         known = _known(log_dir, of.topic_id, of.partition)
         is_deleted = ids is not None and of.topic_id not in ids
@@ -175,7 +175,7 @@ def _find_orphans_elsewhere(log_dir: LogDir, tier: Tier, findings: Findings) -> 
 
 def _report_orphans(path: Path, partition: str, orphans: Sequence[RemoteSegment], findings: Findings) -> None:
     if orphans:
-        listed = ", ".join(f"{one.base_offset}-{one.segment_id}" for one in islice(orphans, _LISTED_ORPHANS))
+        listed = ", ".join(f"{orphan.base_offset}-{orphan.segment_id}" for orphan in islice(orphans, _LISTED_ORPHANS))
         more = ", …" if len(orphans) > _LISTED_ORPHANS else ""
         segments = f"{len(orphans)} segment{'s' if len(orphans) > 1 else ''}"
         size_bytes = sum(segment.stored_bytes for segment in orphans)

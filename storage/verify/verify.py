@@ -204,7 +204,9 @@ def _check_partitions(
         _finish(directory, begun, [future.result() for future in futures])
 
     for begun in _begin(directory, chosen, known):
-        waiting.append((begun, [pool.submit(begun.audit.audit, one, progress) for one in begun.audit.segments()]))
+        waiting.append(
+            (begun, [pool.submit(begun.audit.audit, segment, progress) for segment in begun.audit.segments()])
+        )
         if len(waiting) > 2:
             finish()
     while waiting:
@@ -266,13 +268,13 @@ def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:
     """The findings that a second look confirms: in a log that is being written to, some are temporary."""
     for _ in range(_LOOKS - 1):
-        if not any(one.severity is Severity.FINDING for one in findings):
+        if not any(finding.severity is Severity.FINDING for finding in findings):
             break
-        seen = {(one.kind, one.path, one.position, one.offset) for one in findings}
+        seen = {(finding.kind, finding.path, finding.position, finding.offset) for finding in findings}
         again = Findings()
-        for one in verify_partition(plan.directory, clean=False) if plan.directory.exists() else ():
-            if (one.kind, one.path, one.position, one.offset) in seen:
-                again.add(one)
+        for finding in verify_partition(plan.directory, clean=False) if plan.directory.exists() else ():
+            if (finding.kind, finding.path, finding.position, finding.offset) in seen:
+                again.add(finding)
         findings = again
     return findings
 
