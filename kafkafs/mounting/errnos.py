@@ -100,7 +100,7 @@ class DataErrors:
         """Counts a bug, and logs its traceback."""
         with self._lock:
             self._bugs += 1
-            self._last = f"{operation}: {type(error).__name__}: {error}"
+            self._last = f"{operation}: {type(error).__name__}: {errors.error_text(error)}"
             write, _ = self._may_write_locked()
         if write:
             _log.error("bug in %s, answered EIO", operation, exc_info=error)

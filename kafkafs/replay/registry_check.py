@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
-from storage.errors import StorageError
+from storage.errors import StorageError, error_text
 
 if TYPE_CHECKING:
     from kafkafs.schemas.registry import Registry
@@ -73,7 +73,8 @@ class RegistryCheck:
                 return None
             raise StorageError(f"{self._url} answers {error.code} for schema {schema_id}") from None
         except (URLError, OSError, ValueError, KeyError, TypeError) as error:
-            raise StorageError(f"{self._url} does not answer as a schema registry: {error}") from None
+            reason = error_text(error.reason if isinstance(error, URLError) else error)
+            raise StorageError(f"{self._url} does not answer as a schema registry: {reason}") from None
 
 
 def _plain(text: str) -> Any:

@@ -221,7 +221,8 @@ def parse(data: bytes, path: Path | None = None) -> Ledger:
         }
         return Ledger(queries, tuple(_pending(commit) for commit in content["pending"]))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        raise CorruptCheckpoint("does not parse", path=path, found=repr(error)) from None
+        found = f"no member {error}" if isinstance(error, KeyError) else error
+        raise CorruptCheckpoint("does not parse", path=path, found=found) from None
 
 
 def _number(value: Any) -> int:

@@ -422,6 +422,9 @@ def test_a_registry_that_lacks_schemas(cluster, tmp_path):
         "has another schema 3 than that of t, in keys",
     ]
     assert len(cluster.logs["t", 0].messages) == 3
+    unanswered = replay(log_dir, "t", "--registry", url)
+    assert unanswered.exit_code == 4
+    assert "does not answer as a schema registry: Connection refused" in unanswered.stderr
 
 
 @pytest.mark.parametrize(
