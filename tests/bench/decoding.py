@@ -13,7 +13,10 @@ from pathlib import Path
 import fastavro
 import numpy as np
 import orjson
+import pyarrow as pa
 
+from kafkafs.arrow.avro_columns import AvroColumn
+from kafkafs.decoding.avro_schema import parse
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.protobuf import decoder as protobuf_decoder
 from kafkafs.schemas.registry import AVRO, PROTOBUF, Schema
@@ -230,7 +233,10 @@ def measure(context):
         columns, fewer = Columns.of(rows), rows[: max(count // 20, 1)]
         size = sum(map(len, rows))
         peer = f"fastavro + orjson, {name}"
+        values, typed = pa.array(rows, pa.binary()), AvroColumn(Lookup(), "t-value", parse(SCHEMAS[schema_id], Lookup()))
         for _ in range(runs):
+            row = Row(f"Avro to typed columns, {name}", bytes=size, messages=count, note="one thread", compare=(peer,))
+            report.add(row, call_seconds(lambda values=values, typed=typed: typed.read(values, {})))
             row = Row(f"Avro to JSON, {name}", bytes=size, messages=count, note="one thread", compare=(peer,))
             report.add(row, call_seconds(lambda columns=columns: decode_texts(columns)))
             row = Row(f"decoded.jsonl, {name}", bytes=size, messages=count, note="one thread", compare=(peer,))
