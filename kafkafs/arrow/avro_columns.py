@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-_ROOM: Final = 1 << 20
+_ROOM: Final = 8 << 20  # of which only what is used takes memory
 _MOST_KEPT: Final = 16 << 20
 _MOST_ROWS: Final = 4096
 _PARSING: Final = {"newlines_in_values": False, "unexpected_field_behavior": "ignore"}

@@ -233,7 +233,8 @@ def measure(context):
         columns, fewer = Columns.of(rows), rows[: max(count // 20, 1)]
         size = sum(map(len, rows))
         peer = f"fastavro + orjson, {name}"
-        values, typed = pa.array(rows, pa.binary()), AvroColumn(Lookup(), "t-value", parse(SCHEMAS[schema_id], Lookup()))
+        reader = parse(SCHEMAS[schema_id], Lookup())
+        values, typed = pa.array(rows, pa.binary()), AvroColumn(Lookup(), "t-value", reader)
         for _ in range(runs):
             row = Row(f"Avro to typed columns, {name}", bytes=size, messages=count, note="one thread", compare=(peer,))
             report.add(row, call_seconds(lambda values=values, typed=typed: typed.read(values, {})))
