@@ -221,7 +221,7 @@ def parse(data: bytes, path: Path | None = None) -> Ledger:
         }
         return Ledger(queries, tuple(_pending(commit) for commit in content["pending"]))
     except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-        found = f"no member {error}" if isinstance(error, KeyError) else error
+        found = f"no member {error}" if isinstance(error, KeyError) else str(error)
         raise CorruptCheckpoint("does not parse", path=path, found=found) from None
 
 
