@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 import time
@@ -216,6 +217,7 @@ def _to_store(begun: Begun, url: str, options: Mapping[str, str], *, delete: boo
     if begun.manifest_path is not None:
         _check_manifest(begun.manifest_path, begun.source.path)
     place = open_place(url, options)
+    gc.freeze()  # a look for circles of objects, which each upload leaves, is quick among those that follow
     recorder = ManifestRecorder(read_manifest(place))
     with StoreCopy(place, recorder, delete=delete) as target, progress_bar() as progress:
         copy = Mirror(begun.source, target, begun.wanted, progress, begun.until_ms, begun.renamed, recorder)

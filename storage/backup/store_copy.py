@@ -10,13 +10,14 @@ its bytes. So a reader sees a whole backup at any time, and what a stopped mirro
    and with `delete` whatever no manifest names, is
    removed                                            → this backup; what is left, the next mirror with `delete` removes
 
-A range is 32 MiB of a segment, or what is left at its end. The last range of the last segment is replaced in each run
+A range is 16 MiB of a segment, or what is left at its end. The last range of the last segment is replaced in each run
 in which the log has grown; the object that had it is removed by the run after that, so that whoever has opened the
 previous backup can read it until then.
 """
 
 from __future__ import annotations
 
+import gc
 import hashlib
 from base64 import b64encode
 from bisect import bisect_left, bisect_right
@@ -62,9 +63,9 @@ from storage.log.tiering import TIERED_KEYS
 from storage.tier.object_places import Place
 from storage.types import TopicPartition
 
-_RANGE_BYTES: Final = 32 << 20
+_RANGE_BYTES: Final = 16 << 20
 _AT_ONCE: Final = 8
-_AT_ONCE_BYTES: Final = 96 << 20  # in memory
+_AT_ONCE_BYTES: Final = 48 << 20  # in memory
 _IN_MANIFEST_BYTES: Final = 4 << 10
 _LOOKED_FOR_BYTES: Final = 4 << 20  # of an object that a stopped mirror may have uploaded
 _INDEXES: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
@@ -82,7 +83,7 @@ class _Uploads:
         self._bytes = 0  # guarded by the condition's lock
         self._begun: list[Future[None]] = []
 
-    def put(self, key: str, data: bytes | bytearray) -> None:
+    def put(self, key: str, data: bytes) -> None:
         """Begins an upload, unless the object is there. Raises the error of an earlier one."""
         if key in self._present:
             return
@@ -105,10 +106,12 @@ class _Uploads:
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def _put(self, key: str, data: bytes | bytearray) -> None:
+    def _put(self, key: str, data: bytes) -> None:
         try:
             if len(data) < _LOOKED_FOR_BYTES or self._place.size_of(key) != len(data):
                 self._place.write(key, data)
+                if len(data) >= _LOOKED_FOR_BYTES:
+                    gc.collect()  # the clients of stores leave requests, with these bytes, in circles of objects
         finally:
             with self._room:
                 self._bytes -= len(data)
@@ -331,7 +334,7 @@ class StoreCopy:
 
     def _put_range(self, tp: TopicPartition, digest: RangeDigest, data: bytearray) -> BatchRange:
         listed = digest.result()
-        self._uploads.put(range_key(tp, listed), data)
+        self._uploads.put(range_key(tp, listed), bytes(data))
         return listed
 
     def _sidecars(self, chosen: Chosen, segment: Segment, end: int) -> dict[str, ManifestFile]:

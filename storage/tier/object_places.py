@@ -76,7 +76,7 @@ class Place(ABC):
         """The keys of all objects, ascending. TierUnavailable."""
 
     @abstractmethod
-    def write(self, key: str, data: bytes | bytearray) -> None:
+    def write(self, key: str, data: bytes) -> None:
         """Makes an object, or replaces it as a whole. TierUnavailable."""
 
     @abstractmethod
@@ -151,11 +151,11 @@ class Directory(Place):
             else:
                 yield below
 
-    def write(self, key: str, data: bytes | bytearray) -> None:
+    def write(self, key: str, data: bytes) -> None:
         path = self._root / key
         with self._plainly(key, "written"):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(RealDisk(), path, bytes(data))
+            replace_file(RealDisk(), path, data)
 
     def remove(self, keys: Sequence[str]) -> None:
         for key in keys:
@@ -234,7 +234,7 @@ class Url(Place):
 
         return self._repeated("listed", "", request)
 
-    def write(self, key: str, data: bytes | bytearray) -> None:
+    def write(self, key: str, data: bytes) -> None:
         self._repeated("written", key, lambda system, path: system.pipe_file(path, data, **self._parameters))
 
     def remove(self, keys: Sequence[str]) -> None:
