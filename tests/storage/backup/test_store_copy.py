@@ -385,3 +385,80 @@ def test_a_password_in_a_url_is_never_shown(source):
     assert result.exit_code == 4
     assert "secret" not in result.stderr
     assert "memory://***@here/backup" in result.stderr
+
+
+FAILURES = []
+
+
+class Flaky(fsspec.get_filesystem_class("memory")):
+    """Fails as a store does, as long as there are FAILURES left."""
+
+    protocol = ("flaky",)
+
+    def _fail(self):
+        if FAILURES:
+            raise FAILURES.pop(0)
+
+    def pipe_file(self, path, value, mode="overwrite", **kwargs):
+        self._fail()
+        super().pipe_file(path, value, mode, **kwargs)
+
+    def cat_file(self, path, start=None, end=None, **kwargs):
+        self._fail()
+        return super().cat_file(path, start, end, **kwargs)
+
+
+class HttpError(Exception):
+    def __init__(self, code):
+        super().__init__(f"the store says {code}")
+        self.code = code
+
+
+@pytest.fixture
+def flaky(monkeypatch):
+    waits = []
+    monkeypatch.setattr("time.sleep", waits.append)
+    fsspec.register_implementation("flaky", Flaky, clobber=True)
+    yield waits
+    Flaky.store.clear()
+    FAILURES.clear()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TimeoutError("slow"),
+        ConnectionResetError("reset"),
+        OSError(16, "Reduce your rate"),
+        HttpError(429),
+        HttpError(503),
+    ],
+    ids=repr,
+)
+def test_a_request_that_may_succeed_later_is_repeated(flaky, failure):
+    place = open_place("flaky://here/backup")
+    FAILURES.extend([failure] * 2)
+    place.write("x", b"abc")
+    FAILURES.append(failure)
+    assert place.read("x", 1, 5) == b"bc"
+    assert len(flaky) == 3
+    assert flaky[0] < flaky[1]
+    FAILURES.extend([failure] * 10)
+    with pytest.raises(TierUnavailable, match="flaky://here/backup/x: cannot be written"):
+        place.write("x", b"abc")
+
+
+@pytest.mark.parametrize("failure", [PermissionError(13, "Access Denied"), HttpError(403), ValueError("no")], ids=repr)
+def test_a_request_that_is_refused_is_not_repeated(flaky, failure):
+    FAILURES.append(failure)
+    with pytest.raises(TierUnavailable, match="flaky://here/backup/x: cannot be read from byte 0 to 2"):
+        open_place("flaky://here/backup").read("x", 0, 3)
+    assert flaky == []
+
+
+def test_parameters_of_uploads_are_passed_on(source, flaky, monkeypatch):
+    passed = []
+    monkeypatch.setattr(Flaky, "pipe_file", lambda _self, _path, _value, **kwargs: passed.append(kwargs))
+    mirrored(source, "flaky://here/backup", "--store-option", "StorageClass=STANDARD_IA")
+    assert passed
+    assert all(one == {"StorageClass": "STANDARD_IA"} for one in passed)
