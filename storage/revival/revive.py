@@ -343,7 +343,8 @@ def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
             f"will be empty: {shortened_list(topic.missing)}"
         )
     for replica in topic.ignored:
-        yield f"{topic.name}: {replica.path} belongs to another topic of that name ({replica.topic_id}), and is ignored"
+        why = "its topic id is unknown, and its messages are others" if replica.topic_id is None else replica.topic_id
+        yield f"{topic.name}: {replica.path} belongs to another topic of that name ({why}), and is ignored"
 
 
 # Steps 2 and 3

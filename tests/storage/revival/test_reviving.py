@@ -10,7 +10,7 @@ from storage.coordinators.groups import GroupOffsets
 from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
 from storage.files import cluster_metadata as metadata_log
-from storage.files import metadata_checkpoint, metadata_records, metadata_replay, partition_metadata
+from storage.files import metadata_checkpoint, metadata_records, metadata_replay, names, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
@@ -639,3 +639,27 @@ def test_metadata_logs_that_are_damaged_at_different_places_are_one(tmp_path):
 def metadata_values():
     levels = (("metadata.version", 29), ("transaction.version", 1), ("transaction.version", 2), ("group.version", 1))
     return [metadata_checkpoint.encode(metadata_records.FeatureLevelRecord(*level)) for level in levels]
+
+
+@pytest.mark.parametrize("longer", ["known", "unknown"])
+def test_a_replica_without_its_topic_id_that_holds_other_messages_is_of_another_topic(longer, tmp_path):
+    """The topic was deleted and created again, and partition.metadata of one of the two lives is damaged."""
+    known, unknown = (
+        build_log_dir(
+            tmp_path / name,
+            {"t": [Partition([Batch(many(10, size)) for _ in range(3 if name == longer else 2)])]},
+            broker=False,
+        ).path
+        for name, size in (("known", 20), ("unknown", 30))
+    )
+    partition_metadata_of(unknown).write_bytes(b"damaged")
+    expected = values(known)
+    for order in ([known, unknown], [unknown, known]):
+        target, result = revived(tmp_path, *order)
+        assert values(target) == expected
+        assert any(str(unknown / "t-0") in note and "belongs to another topic" in note for note in result.notes)
+        shutil.rmtree(target)
+
+
+def partition_metadata_of(log_dir):
+    return log_dir / "t-0" / names.PARTITION_METADATA
