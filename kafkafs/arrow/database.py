@@ -24,7 +24,7 @@ from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.arrow.result_forms import literal, quoted
 from storage.errors import StorageError
 from storage.files.names import KAFKAS_OWN_TOPICS
-from storage.types import OffsetRange, TimeRange, TopicPartition
+from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from kafkafs.arrow.opened_log import Log
     from kafkafs.arrow.result_forms import Form
     from kafkafs.arrow.scan import Scan, Text
+    from kafkafs.reading.selection import RecordFilter
     from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import RecordBlock
 
@@ -408,13 +409,8 @@ class _Table:
     def offsets(self) -> Mapping[int, tuple[int, int]]:
         return self.scan().offsets
 
-    def narrowed(
-        self,
-        columns: Sequence[str],
-        partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
-        key: bytes | None,
-    ) -> _Narrowed:
-        return _Narrowed(self, self.scan().narrowed(columns, partitions, key))
+    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> _Narrowed:
+        return _Narrowed(self, self.scan().narrowed(columns, wanted))
 
 
 class _Narrowed:

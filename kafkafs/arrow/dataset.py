@@ -24,7 +24,8 @@ from kafkafs.arrow import NOT_PICKLED
 from kafkafs.arrow.arguments import whole_number
 from kafkafs.arrow.keywords import checked_keywords
 from kafkafs.arrow.rows import MILLISECONDS, TYPES
-from storage.types import NO_TIMESTAMP, OffsetRange, TimeRange
+from kafkafs.reading.selection import RecordFilter
+from storage.types import NO_TIMESTAMP, TimeRange
 
 
 class Messages(Protocol):
@@ -44,12 +45,7 @@ class Narrowable(Protocol):
     @property
     def offsets(self) -> Mapping[int, tuple[int, int]]: ...
 
-    def narrowed(
-        self,
-        columns: Sequence[str],
-        partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
-        key: bytes | None,
-    ) -> Messages: ...
+    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> Messages: ...
 
 
 Columns = Sequence[str] | dict[str, pc.Expression] | None
@@ -198,7 +194,7 @@ class Scanner:
             expressions += columns.values()
             names = []
         needed = [name for name in schema.names if name in names or any(_uses(e, name, schema) for e in expressions)]
-        self._scan = scan.narrowed(needed or schema.names[:1], _bounds(scan, wanted), _key(schema, wanted))
+        self._scan = scan.narrowed(needed or schema.names[:1], _bounds(scan, wanted))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Record batches, without empty ones."""
@@ -248,9 +244,9 @@ def _uses(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
     return False
 
 
-def _bounds(scan: Narrowable, wanted: pc.Expression | None) -> dict[int, tuple[OffsetRange, TimeRange | None]]:
-    """By partition: between which offsets and times the filter may be true."""
-    schema = scan.schema
+def _bounds(scan: Narrowable, wanted: pc.Expression | None) -> dict[int, RecordFilter]:
+    """By partition: between which offsets and times, and for which key, the filter may be true."""
+    schema, key = scan.schema, _key(scan.schema, wanted)
     used = {
         name
         for name in ("partition", "offset", "timestamp")
@@ -265,7 +261,7 @@ def _bounds(scan: Narrowable, wanted: pc.Expression | None) -> dict[int, tuple[O
             continue
         if "offset" in used:
             first, end = _hull(first, end, partial(_may_be_at, may_be, here))
-        found[partition] = OffsetRange(first, end), times
+        found[partition] = RecordFilter(first, end, times, key)
     return found
 
 

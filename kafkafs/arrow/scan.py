@@ -112,17 +112,18 @@ class Part:
     wanted: RecordFilter
     latest: ChosenOffsets | None = None
 
-    def within(self, offsets: OffsetRange, times: TimeRange | None, key: bytes | None) -> Part:
-        """The part of it between these offsets and times, with this key if the scan chooses none itself."""
-        start = max(self.split.start_offset, offsets.start)
-        split = replace(self.split, start_offset=start, end_offset=max(start, min(self.split.end_offset, offsets.end)))
-        own, wanted = self.wanted.times, self.wanted
+    def narrowed(self, wanted: RecordFilter) -> Part:
+        """The part of it that is wanted; if the scan has chosen a key itself, with that."""
+        first, last = self.split.start_offset, self.split.end_offset
+        start, end = max(first, wanted.first), last if wanted.end is None else min(last, wanted.end)
+        split = replace(self.split, start_offset=start, end_offset=max(start, end))
+        own, times = self.wanted.times, wanted.times
         if times is not None and own is not None:
             starts = [ms for ms in (own.start_ms, times.start_ms) if ms is not None]
             ends = [ms for ms in (own.end_ms, times.end_ms) if ms is not None]
             times = TimeRange(max(starts, default=None), min(ends, default=None))
-        wanted = wanted._replace(times=own if times is None else times, key=key if wanted.key is None else wanted.key)
-        return replace(self, split=split, wanted=wanted)
+        key = wanted.key if self.wanted.key is None else self.wanted.key
+        return replace(self, split=split, wanted=RecordFilter(times=own if times is None else times, key=key))
 
     @property
     def is_whole(self) -> bool:
@@ -273,16 +274,10 @@ class Scan:
         """Ends all passes, also of other threads, with Stopped."""
         self._progress.stop()
 
-    def narrowed(
-        self,
-        columns: Sequence[str],
-        partitions: Mapping[int, tuple[OffsetRange, TimeRange | None]],
-        key: bytes | None,
-    ) -> Scan:
-        """Of these partitions what lies between these offsets and times, with these columns. `key`: messages with other
-        keys may be left out."""
+    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> Scan:
+        """Of these partitions what is wanted of each, with these columns."""
         parts = (
-            part.within(*partitions[at], key) for part in self._parts if (at := part.split.tp.partition) in partitions
+            part.narrowed(wanted[number]) for part in self._parts if (number := part.split.tp.partition) in wanted
         )
         return replace(self, columns=tuple(columns), _parts=tuple(parts))
 
