@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from kafkafs.decoding.avro_schema import AvroType, BadSchema
+from kafkafs.decoding.avro_schema import MAX_NESTING, AvroType, BadSchema
 from storage.format.block import encode_varint
 
-if TYPE_CHECKING:
-    pass
-
-
 _MOST_BYTES: Final = 1 << 20
-_MAX_NESTING: Final = 100
 _FLOATS: Final = {"float": "<f", "double": "<d"}
 _BITS: Final = {"int": 31, "long": 63}
 # Not of the specification, which has no such numbers in JSON; libraries write them so.
@@ -34,7 +29,7 @@ class _Defaults:
 
     def put(self, kind: AvroType, value: Any, depth: int) -> None:
         self._put += 1
-        if depth > _MAX_NESTING or self._put + len(self._out) > _MOST_BYTES:
+        if depth > MAX_NESTING or self._put + len(self._out) > _MOST_BYTES:
             raise BadSchema("is too large")
         out, name = self._out, kind.kind
         if name == "null" and value is None:

@@ -59,8 +59,7 @@ class AppendHandle(LinesHandle):
     def write(self, data: bytes | memoryview, offset: int | None = None, *, durable: bool = False) -> int:
         if offset is None:
             return self._writer.write(data, durable=durable)
-        if offset > self._end:
-            self._fill(offset)
+        self._fill(offset)
         self._is_written = True
         taken = super().write(data, durable=durable)
         self._end = max(self._end, offset + taken)

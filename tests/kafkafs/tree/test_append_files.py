@@ -8,6 +8,7 @@ from kafkafs.tree.tree import Tree
 from storage.types import TopicPartition
 from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import close_clean, killed, opened
+from tests.support.readers import read_all
 
 TP = TopicPartition("t", 0)
 
@@ -34,6 +35,20 @@ def test_fsync_is_for_the_whole_file(tmp_path, place, writes_itself):
     syncing.sync()
     other.close()
     syncing.close()
+    close_clean(owned)
+
+
+def test_a_position_that_skips_forward_means_zeros(tmp_path):
+    """`cp` writes nothing for the hole of a sparse file, and `truncate` sets the size of one that ends with a hole."""
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1)
+    handle = AppendFile(owned, Append(TP, jsonl=False)).open_to_write()
+    handle.write(b"one\n", 0)
+    handle.write(b"two\n", 6)
+    handle.write(b"end", 10)
+    handle.extend(15)
+    handle.close()
+    assert [message.value for message in read_all(owned.log(TP).snapshot())] == [b"one", b"\0\0two", b"end\0\0"]
     close_clean(owned)
 
 

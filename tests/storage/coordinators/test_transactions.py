@@ -234,3 +234,13 @@ def test_more_ids_than_memory_is_allowed_for(tmp_path, monkeypatch):
     assert (list(ids.by_id), ids.complete, len(ids.problems)) == (["a"], False, 1)
     assert ids.problems[0].startswith(str(tmp_path / "__transaction_state-1"))
     assert "take too much memory" in ids.problems[0]
+
+
+def test_the_ids_of_all_partitions_count_together(tmp_path, monkeypatch):
+    """Any two of the three partitions would fit into memory."""
+    parts = [[Batch([Record(key_of(f"{part}-{n}"), value_of(ONE))]) for n in range(200)] for part in range(3)]
+    gc.collect()  # states of earlier tests are in memory until then
+    monkeypatch.setattr("storage.format.messages.MOST_HELD", held_by_all() + (1200 << 10))
+    assert ids_in(tmp_path / "two", *parts[:2]).problems == ()
+    (problem,) = ids_in(tmp_path / "all", *parts).problems
+    assert problem.startswith(str(tmp_path / "all" / "__transaction_state-2"))

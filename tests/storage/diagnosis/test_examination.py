@@ -259,6 +259,8 @@ def test_server_properties(tmp_path):
     assert read("node.id=3\nlog.dirs=/a\nmetadata.log.dir=/m\n").metadata_dir == Path("/m")
     with pytest.raises(InvalidConfig, match="no number"):
         read("node.id=three\n")
+    tiered = "remote.log.storage.system.enable="
+    assert [read(text).is_tiered for text in (f"{tiered}True \n", f"{tiered}false\n", "")] == [True, False, False]
     assert [name for name, _ in predicted(f"node.id=9\nlog.dirs={logs}\n")] == ["node-id-differs"]
     gone = predicted(f"node.id=1\nlog.dirs={logs},{tmp_path}/gone\nprocess.roles=broker\n")
     assert gone == [("meta-properties-missing", tmp_path / "gone")]

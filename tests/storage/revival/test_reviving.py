@@ -28,6 +28,7 @@ from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
 from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.builders import metadata_records as metadata_of
 from tests.support.commands import output_of
 from tests.support.damaged_bytes import flip
 from tests.support.faults import Crash, FaultyDisk
@@ -514,6 +515,22 @@ def test_groups_partitions_and_epochs(tmp_path):
     wrong = Request(sources=[built.path], target=tmp_path / "x", partition_counts={"__consumer_offsets": 3})
     with pytest.raises(InvalidConfig, match="at least 7"):
         plan(wrong)
+
+
+def test_the_first_producer_id_is_given_out_only_once(tmp_path):
+    batch = Batch(many(5), producer_id=0, producer_epoch=0)
+    target, _ = revived(tmp_path, build_log_dir(tmp_path / "old", {"t": [[batch]]}).path)
+    assert described(target).next_producer_id == 1000
+
+
+def test_partitions_of_an_older_topic_of_that_name_are_ignored(tmp_path):
+    topics = {"t": [[b"zero"], [b"one"]], "__cluster_metadata": [metadata_of("t", 2, [1])]}
+    old = build_log_dir(tmp_path / "old", topics).path
+    (old / "t-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('older')}")
+    target, result = revived(tmp_path, old)
+    assert (offsets(target), (target / "t-1").exists()) == ([0], False)
+    (note,) = [note for note in result.notes if "another topic of that name" in note]
+    assert f"{old / 't-1'} belongs" in note
 
 
 def test_open_transactions(tmp_path):

@@ -307,6 +307,7 @@ DAMAGES = (
         "a checkpoint half written", K.CHECKPOINT_UNFINISHED,
         file(f"../{names.RECOVERY_POINT_CHECKPOINT}.tmp", "0\n"),
     ),
+    Damage("leader epochs half written", K.CHECKPOINT_UNFINISHED, file(f"{EPOCHS}.tmp", "0\n")),
     Damage("a ledger that does not parse", K.WRITES_CORRUPT, file(f"../{names.COMMITS}", "{}")),
     Damage("a staged file of a task that died", K.STAGED_ORPHAN, staged),
     Damage("a write that is pending", K.WRITE_PENDING, lambda path: (pending(path), staged(path))),

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import random
 import shutil
 from dataclasses import replace
@@ -160,6 +161,14 @@ def test_what_is_missing_is_found(backup, pattern):
     assert {finding.kind for finding in findings} <= {FaultKind.MANIFEST_MISSING, FaultKind.MANIFEST_DIFFERS}
     places = {"t-0", "t-1"} if pattern == "t-?" else {"t-0"}
     assert {finding.path.relative_to(path).parts[0] for finding in findings} == places
+
+
+def test_a_partition_that_cannot_be_read_is_found(backup):
+    path, manifest = backup
+    log = max(path.glob("t-0/*.log"))
+    log.unlink()
+    os.mkfifo(log)
+    assert [(one.kind, one.path) for one in verify_manifest(path, manifest)] == [(FaultKind.UNREADABLE, log)]
 
 
 def test_other_messages_at_these_offsets_are_found(backup, tmp_path):
