@@ -88,13 +88,13 @@ class Built:
     log_start_offset: int
     log_end_offset: int
     size_bytes: int
-    linked_bytes: int = 0
-    last_epoch: int = -1
-    greatest_producer_id: int = -1
-    open_transactions: tuple[ProducerEntry, ...] = ()
-    aborted: tuple[ProducerEntry, ...] = ()
-    committed: tuple[ProducerEntry, ...] = ()
-    producers: tuple[ProducerEntry, ...] = ()
+    linked_bytes: int
+    last_epoch: int
+    greatest_producer_id: int
+    open_transactions: tuple[ProducerEntry, ...]
+    aborted: tuple[ProducerEntry, ...]
+    committed: tuple[ProducerEntry, ...]
+    producers: tuple[ProducerEntry, ...]
 
 
 @dataclass(slots=True)

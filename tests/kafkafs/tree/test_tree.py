@@ -110,6 +110,18 @@ def test_listings_begin_at_the_log_start(tmp_path):
     assert content(tree, "/t/0/messages.txt") == b""
 
 
+@pytest.mark.parametrize("magic", [0, 1])
+def test_times_of_old_formats(tmp_path, magic):
+    """v0 messages have no timestamp; nothing reads v1 messages for the first one."""
+    records = [Record(None, b"v", (), START_MS + day * DAY_MS) for day in range(3)]
+    tree = tree_of(build_log_dir(tmp_path, {"t": [[Batch([record], magic=magic) for record in records]]}).path)
+    facts = json.loads(content(tree, "/t/0/@info.json"))
+    first, last = (START_MS, START_MS + 2 * DAY_MS) if magic else (None, None)
+    assert (facts["first_timestamp"], facts["last_timestamp"]) == (first, last)
+    days = [date(2023, 11, 14) + timedelta(day) for day in range(3 if magic else 0)]
+    assert names(tree, "/t/0/time") == [f"{day}.txt" for day in days]
+
+
 def test_segments_are_the_real_files(live, tree):
     (live.path / "partition.metadata").write_bytes(b"version: 0\n")
     (live.path / "subdirectory").mkdir()

@@ -365,6 +365,15 @@ def test_a_chunk_that_decompresses_to_more_or_less(place, real, said):
         read_all(segment_of(place))
 
 
+def test_a_chunk_that_is_too_large_for_memory(place):
+    """A small object may claim to hold it."""
+    object_of(place, ".log").write_bytes(bytes(50))
+    sizes = {"originalChunkSize": 300 << 20, "originalFileSize": 300 << 20, "transformedChunks": sizes_text([50])}
+    change(place, lambda manifest: manifest["chunkIndex"].update(sizes))
+    with pytest.raises(UnsupportedFormat, match="too large to be in memory"):
+        segment_of(place).part(FileKind.LOG)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_random_damages(place, seed):
     """Of random bytes in random objects nothing but a StorageError comes, or the bytes as they were."""
