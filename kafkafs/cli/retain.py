@@ -86,7 +86,9 @@ def _print_result(result: RetentionResult) -> None:
         offsets = f"{segment.base_offset}-{segment.next_offset - 1}"
         echo(f"  offsets {offsets}, {segment.size_bytes} bytes: {segment.reason}")
     for kept in result.kept:
-        echo(f"  offsets {kept.base_offset}-{kept.next_offset - 1}, {kept.size_bytes} bytes stay: {_why(kept)}")
+        last = kept.next_offset - 1
+        offsets = f"offsets {kept.base_offset}-{last}" if last >= kept.base_offset else f"offset {kept.base_offset}"
+        echo(f"  {offsets}, {kept.size_bytes} bytes stay: {_why(kept)}")
     _print_brokers(result)
 
 
