@@ -81,7 +81,7 @@ class _Main(click.Group):
         # and how many descriptors it may have. Any command may open a directory of thousands of partitions.
         process.open_closed()
         descriptors.raise_limit()
-        # fusermount and Java are looked for there. What is not absolute may lead into a stranger's log directory.
+        # fusermount and Java are looked for there. A relative path may lead into a stranger's log directory.
         os.environ["PATH"] = os.pathsep.join(path for path in os.get_exec_path() if Path(path).is_absolute())
         ends = kwargs.get("standalone_mode", True)
         try:
@@ -210,7 +210,8 @@ def fail_with(ctx: click.Context, problems: Iterable[object]) -> None:
 
 
 def echo(text: object = "") -> None:
-    """Prints text for people, which may hold what a log directory has chosen: names, configurations. See printable."""
+    """Prints text for people, which may contain names and configurations of a stranger's log directory. See
+    printable."""
     click.echo(printable(shown(str(text)), "\n\t"))
 
 

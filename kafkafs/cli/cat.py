@@ -190,13 +190,13 @@ def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) ->
 
 
 def _added(log_dir: LogDir, pattern: str, known: set[TopicPartition]) -> list[TopicPartition]:
-    """The partitions that TP names and that are not among the known ones; they are from now on."""
+    """The partitions that TP names and that are not in `known`; adds them to `known`."""
 
     try:
         log_dir.refresh()
         added = [tp for tp in expand(log_dir, pattern) if tp not in known]
     except (StorageError, OSError):
-        return []  # the readers of what is gone tell it
+        return []  # the readers of the removed partitions report it
     known.update(added)
     return added
 

@@ -1,4 +1,4 @@
-"""`kafkafs doctor --self`: what this installation of kafkafs is, and whether it can mount: what a bug report needs."""
+"""`kafkafs doctor --self`: facts about this installation of kafkafs for a bug report, and whether it can mount."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def facts() -> dict[str, Any]:
 
 
 def version_text() -> str:
-    """Versions of kafkafs and what it stands on, and which kernels run uncompiled."""
+    """Versions of kafkafs and its libraries, and which kernels run uncompiled."""
     slow, codecs = uncompiled(), _listed(codec_library.versions())
     try:
         fuse = _listed(libfuse())

@@ -34,7 +34,7 @@ class Due(NamedTuple):
 
 
 class Merge(Generic[_Source]):
-    """Merges sources, of each of which it holds one block at a time. `monotonic`: the clock of `Due.read_s`."""
+    """Merges sources and holds one block of each in memory. `monotonic`: the clock of `Due.read_s`."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

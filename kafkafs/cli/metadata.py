@@ -1,4 +1,4 @@
-"""`kafkafs metadata`: what a KRaft cluster's metadata log says, at its end or earlier, and what has changed when."""
+"""`kafkafs metadata`: the state in a KRaft cluster's metadata log, at its end or earlier, and its changes."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _snake(name: str) -> str:
 
 
 def _shown(data: Any, secrets: bool) -> Any:
-    """A record's data, its numbers by name and without what is secret."""
+    """A record's data without secrets, its numbers by name."""
     if isinstance(data, list):
         return [_shown(item, secrets) for item in data]
     if not isinstance(data, Mapping):

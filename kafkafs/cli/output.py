@@ -45,7 +45,7 @@ class Sink(Protocol):
         """Writes all of `data`. OSError; BrokenPipeError if nobody reads."""
 
     def is_gone(self) -> bool:
-        """Whether nobody will read what is written from now on."""
+        """Whether the reader has closed its end."""
 
 
 class FileSink:
@@ -88,7 +88,7 @@ class StreamSink:
 
 
 def stdout_sink() -> Sink:
-    """The descriptor of stdout if there is one. What was printed before is written first."""
+    """The descriptor of stdout if there is one. Flushes earlier output first."""
     sys.stdout.flush()
     try:
         return FileSink(sys.stdout.fileno())
@@ -104,7 +104,7 @@ class Output:
     """Takes bytes from the thread that makes them. Otherwise not thread-safe."""
 
     def __init__(self, most_line_bytes: int | None = MOST_LINE_BYTES) -> None:
-        """`most_line_bytes`: what a record may take; None: whatever it takes."""
+        """`most_line_bytes`: the limit for the line of a record; None: no limit."""
         # constant after construction
         self._most_line_bytes = most_line_bytes
         # have their own locking
@@ -210,7 +210,7 @@ class Output:
     def run(self, make: Callable[[Output], None], sink: Sink, say: Callable[[str], None]) -> None:
         """Runs `make(self)` in a thread of its own and writes what it makes, until it ends or nobody reads any longer.
 
-        Raises what `make` raises, after everything made before was written; OSError of the sink.
+        Raises the error of `make`, after all output was written; OSError of the sink.
         """
         maker = threading.Thread(target=self._make, args=(make,), name="make", daemon=True)
         maker.start()

@@ -47,8 +47,8 @@ def interrupt_quietly(ctx: click.Context) -> None:
 
 @contextmanager
 def interrupts_kept(ctx: click.Context) -> Iterator[None]:
-    """^C within the block raises KeyboardInterrupt, at its end at the latest: what is raised while Python forks, in a
-    function of os.register_at_fork, is dropped. In the real program only."""
+    """^C within the block raises KeyboardInterrupt, at its end at the latest, because Python drops exceptions of
+    functions of os.register_at_fork while it forks. In the real program only."""
     came = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -85,7 +85,7 @@ def leave_at_once(code: int) -> NoReturn:
 
 # Standard streams that are closed, or that cannot be written to.
 #
-# A descriptor from 0 to 2 that is closed would be given to the next file that is opened, a log, say, and what a library
+# The next file that is opened, a log, say, would get a descriptor from 0 to 2 that is closed, and text that a library
 # writes to stderr would go there. So they are opened at the start, stdin and stdout in such a way that using them
 # fails.
 

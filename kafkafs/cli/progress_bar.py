@@ -28,7 +28,7 @@ def progress_bar() -> Iterator[Progress]:
 
 
 class _Bar:
-    """A bar per piece of work; rich has its own lock. Its thread starts with the first: before that one may fork."""
+    """A bar per piece of work; rich has its own lock. Its thread starts with the first bar: fork before that."""
 
     def __init__(self) -> None:
         self._bars: Bars | None = None

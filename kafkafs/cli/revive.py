@@ -1,4 +1,4 @@
-"""`kafkafs revive`: a log directory that a broker starts on, from what is left of others."""
+"""`kafkafs revive`: builds a log directory that a broker can start from, out of the remains of others."""
 
 from __future__ import annotations
 

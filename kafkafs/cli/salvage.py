@@ -1,4 +1,4 @@
-"""`kafkafs salvage`: copies what is intact in a damaged log to a new one."""
+"""`kafkafs salvage`: copies the intact batches of a damaged log to a new log."""
 
 from __future__ import annotations
 

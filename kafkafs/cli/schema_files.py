@@ -1,4 +1,4 @@
-"""Writes schemas out as files: those of `@schemas`, and what a registry imports.
+"""Writes schemas as files: those of `@schemas`, and import.jsonl for a registry.
 
     DIR/ids/12.avsc                     by id
     DIR/subjects/orders-value/3.avsc    by subject and version
@@ -11,7 +11,7 @@
 | 3. it is renamed to DIR, which does not exist or is empty | DIR, complete |
 | 4. the directory of DIR is synced | |
 
-Nothing that exists is changed or removed. What a crash leaves may be deleted.
+Existing files are never changed or removed. You may delete leftovers of a crash.
 """
 
 from __future__ import annotations

@@ -305,8 +305,8 @@ _WRITERS: Final[dict[str, Callable[[Iterator[Any], BinaryIO], None]]] = {
 
 
 def _prompt(open_database: Callable[[], Database], form: str, output: Path | None) -> None:
-    """Reads statements from a terminal until ^D. ^C ends a statement, or what was typed of one; KeyboardInterrupt if it
-    comes again."""
+    """Reads statements from a terminal until ^D. ^C ends a statement, or clears typed text; a second ^C raises
+    KeyboardInterrupt."""
     from kafkafs.arrow.database import BadQuery
     from kafkafs.arrow.log_dirs import InvalidOption
     from storage.errors import StorageError

@@ -20,7 +20,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 def draw(histogram: Histogram, title: str, path: Path) -> None:
     """Writes a PNG, or an SVG if the name ends in .svg. Times are UTC. OSError; OverflowError beyond the year 9999."""
-    matplotlib.rcdefaults()  # not what a matplotlibrc in the working directory says, which may be a stranger's
+    matplotlib.rcdefaults()  # a matplotlibrc in the working directory may be a stranger's
     figure = Figure(figsize=(10, 6), layout="constrained")
     canvas = FigureCanvasSVG(figure) if path.suffix.lower() == ".svg" else FigureCanvasAgg(figure)
     panels = figure.subplots(2, sharex=True)

@@ -67,7 +67,7 @@ def bytes_json(data: bytes | None) -> object:
 
 
 def moment(timestamp_ms: int) -> str | None:
-    """A timestamp in epoch ms as text in UTC; None below 0, which means that there is none."""
+    """A timestamp in epoch ms as text in UTC; None for a negative timestamp: missing."""
     from kafkafs.reading.range_names import timestamp_text
 
     return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)

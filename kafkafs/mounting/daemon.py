@@ -43,7 +43,7 @@ class StartupListener:
 def start(work: Callable[[StartupListener], None], *, say: Callable[[str], None], progress: Progress) -> None:
     """Runs `work` in a child process; returns as soon as it is ready.
 
-    Raises MountError: the one that `work` raised before that, or one that says how the child ended.
+    Raises MountError: the error of `work`, or how the child ended.
     """
     reading, writing = os.pipe()
     sys.stdout.flush()

@@ -68,7 +68,7 @@ class DataErrorStatus:
 
 
 class DataErrors:
-    """Counts and logs what was answered with EIO or EPROTO. Thread-safe."""
+    """Counts and logs the errors that were answered with EIO or EPROTO. Thread-safe."""
 
     PER_SECOND = 10
 
@@ -128,7 +128,7 @@ data_errors = DataErrors()
 
 
 def answer(operation: Callable[..., int | None], *arguments: object) -> int:
-    """Calls a FUSE operation: its result (None is 0), or the negative errno of what it raised.
+    """Calls a FUSE operation: its result (None is 0), or the negative errno of its error.
 
     Nothing escapes, not even SystemExit: libfuse would continue with whatever ctypes returns for it.
     """

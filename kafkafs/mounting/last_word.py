@@ -22,7 +22,7 @@ _MAX_BYTES = 64 << 10
 
 @contextlib.contextmanager
 def left_behind() -> Iterator[None]:
-    """Leaves behind how the block ended: well, or with which error."""
+    """Records how the block ended: well, or with which error."""
     descriptor = os.memfd_create(_NAME)
     message = ""
     try:

@@ -1,8 +1,8 @@
 """`-o modes=below`: who may read and write what is decided by the files that lie below.
 
-The kernel checks the modes that stat shows (`default_permissions`). What is made of several files permits what all of
-them permit; where they do not belong to one user and group, it permits nothing, except to root. Nothing is kept: a
-chmod counts at the next look.
+The kernel checks the modes that stat shows (`default_permissions`). A view of several files permits what all of
+them permit; if they belong to different users or groups, it permits nothing, except to root. Modes are not cached: a
+chmod counts at the next stat.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ FUSE_DEVICE = "/dev/fuse"
 _CAP_SYS_ADMIN = 21  # linux/capability.h
 _SYSLOG = "/dev/log"
 _SAID_LINES = 10
-_CONNECTING_S = 1.0  # for which a mount with a far tier is ready later, so that what is read first is there sooner
+_CONNECTING_S = 1.0  # how long a mount waits for a far tier, so that first reads are faster
 _OTHERS = frozenset(("allow_other", "allow_root"))
 
 
@@ -249,7 +249,7 @@ class _ServedTree:
             _log.warning("%s", slow)
             self._listener.say(slow)
         if self._owned is not None and self._request.options.log is None:
-            # Where it is said why a line was refused, which an errno does not tell.
+            # Only the log says why a line was refused: an errno cannot.
             place = self._log.place
             self._listener.say(f"the log of this mount goes {'to ' * (place == 'syslog')}{place}")
         self._listener.ready(self._log.stderr)

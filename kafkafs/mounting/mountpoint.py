@@ -1,4 +1,4 @@
-"""Mountpoints: what is mounted where, whether a path can be mounted on, unmounting, what keeps a mount busy.
+"""Mountpoints: which mounts exist, whether a path can be mounted on, unmounting, who keeps a mount busy.
 
 Reads /proc/self/mountinfo (proc(5)) and /proc/PID; uses at most one stat of a filesystem, whose server may be dead.
 """
@@ -44,7 +44,7 @@ class MountError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A line of mountinfo. `source` is what was mounted: for a kafkafs mount its log directory. A mount and its bind
+    """A line of mountinfo. `source`: for a kafkafs mount its log directory. A mount and its bind
     mounts have the same `device`, and no other mount has it."""
 
     path: Path
@@ -159,7 +159,7 @@ def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
     try:
         status = os.fstat(directory)
         mode_at_start = mode = stat.S_IMODE(status.st_mode)
-        if not mode & _ANYBODY_WRITES:  # what a killed server left, or meant so
+        if not mode & _ANYBODY_WRITES:  # a killed server left it so, or the owner meant it so
             mode |= _kept_mode(directory) & _ANYBODY_WRITES
             if os.geteuid() == status.st_uid != 0:
                 mode |= stat.S_IWUSR  # fusermount wants a directory that its user may write to
@@ -188,7 +188,7 @@ def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
 
 
 def _kept_mode(directory: int) -> int:
-    """The mode that a killed server has left for us to restore; 0 if there is none."""
+    """The mode that a killed server has left for us to restore, or 0."""
     with contextlib.suppress(OSError, ValueError):
         return int(os.getxattr(directory, _MODE_ATTRIBUTE), 8)
     return 0
@@ -301,7 +301,7 @@ def _wait_for(server: psutil.Process, mountpoint: Path, timeout_s: float) -> Non
 
 def holders(mountpoint: Path, server: int | None = None) -> Iterator[str]:
     """The users of files below the mountpoint, among visible processes: `less (process 12) has /mnt/t/0/messages.txt
-    open`. Not the process `server`: what it has open is the directory below the mount."""
+    open`. Without the process `server`, which has the directory below the mount open."""
     prefix = f"{mountpoint}/"
     for mount in mounts():
         if str(mount.path).startswith(prefix):

@@ -1,6 +1,6 @@
-"""The adapter between FUSE and the tree. Nothing is decided here: paths go to the tree, errors to `errnos`.
+"""The adapter between FUSE and the tree. It decides nothing: paths go to the tree, errors to `errnos`.
 
-The only module that imports FUSE: fusepy over libfuse 2 where that is there, otherwise mfusepy over libfuse 3. How it
+The only module that imports FUSE: fusepy over libfuse 2 if that is installed, otherwise mfusepy over libfuse 3. How it
 uses them:
 
 - `raw_fi`, so that `open` can choose direct_io or the page cache for each file;
@@ -12,7 +12,7 @@ uses them:
   here, and to check them with attr_timeout=0 the kernel would request every directory of a path again (open: 114 µs
   instead of 47);
 - no `flush`: shells flush before they write, so it does not mark the end of anything;
-- of what libfuse 3 adds nothing that would change what is measured and promised for libfuse 2: see `_Session3`.
+- nothing of libfuse 3 that would change the figures and promises for libfuse 2: see `_Session3`.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         self._stop()
 
     def stat_into(self, path: str | None, number: int | None, status: Any) -> int:
-        """Fills in what the kernel gets of a c_stat, for a path, or without a path for the open file or directory of
+        """Fills in a c_stat for the kernel, for a path, or without a path for the open file or directory of
         this number."""
         if path is None:
             assert number is not None, "libfuse omits the path only for open files and directories"
@@ -441,7 +441,7 @@ _READDIRPLUS = 1 << 13
 class _Session3(_Session):
     """Over libfuse 3, whose calls have more arguments. mfusepy wants them under other names.
 
-    What it adds is left off where it does not pay: AUTO_INVAL_DATA has each read(2) of a cached file ask for the size
+    Its additions are off where they do not pay: AUTO_INVAL_DATA has each read(2) of a cached file ask for the size
     again (3,858 requests for 505 MB instead of 6); READDIRPLUS brings attributes that with attr_timeout=0 are asked for
     again. Requests have up to 1 MiB, as much as libfuse's buffer holds: with a larger `max_write` the kernel
     answers every read of /dev/fuse with EINVAL.
@@ -537,7 +537,7 @@ def serve(operations: Operations, serving: Serving) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Of libfuse (`2.9`, which is all that libfuse 2 tells, or `3.14.0`), and of the package that it is used by."""
+    """The versions of libfuse (libfuse 2 reports only `2.9`; `3.14.0`) and of the package that uses it."""
     package, library = "fusepy" if _MAJOR == 2 else "mfusepy", fuse._libfuse
     if _MAJOR == 2:
         libfuse = ".".join(str(library.fuse_version()))

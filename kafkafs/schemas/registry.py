@@ -44,13 +44,14 @@ class SchemaLookup(Protocol):
     """Where a decoder finds schemas. Answers may be kept: an id never changes its schema. Threads can share it."""
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        """The schema with this id; `subject` (`<topic>-key`, `<topic>-value`) tells contexts apart. None: unknown."""
+        """The schema with this id; `subject` (`<topic>-key`, `<topic>-value`) decides between contexts. None:
+        unknown."""
 
     def by_guid(self, guid: bytes) -> Schema | None:
         """The schema with this GUID (16 bytes, from the header `__key_schema_id` or `__value_schema_id`)."""
 
     def referenced(self, reference: Reference) -> Schema | None:
-        """The schema that a reference names, deleted versions included. None: it is not there."""
+        """The schema that a reference names, deleted versions included. None: missing."""
 
     def by_message_type(self, name: str) -> Schema | None:
         """The Protobuf schema that declares the message type with this full name; of several always the same. None: it
@@ -69,7 +70,7 @@ MOST_SEARCHED_NAMES: Final = 16 << 20
 
 
 class State(Enum):
-    """The state of a version in a registry. `HARD_DELETED` ones are known because their records are in the log."""
+    """The state of a version in a registry. `HARD_DELETED` versions are known because their records are in the log."""
 
     LIVE = "live"
     SOFT_DELETED = "soft-deleted"
@@ -165,12 +166,12 @@ class Registry:
         return None if entry is None else entry.schema
 
     def newest(self, subject: str) -> SubjectVersion | None:
-        """The newest version of a subject that is not deleted; None if there is none."""
+        """The newest version of a subject that is not deleted, or None."""
         live = [entry for entry in self.of_subject(subject) if entry.state is State.LIVE]
         return live[-1] if live else None
 
     def of_subject(self, subject: str) -> tuple[SubjectVersion, ...]:
-        """All versions of a subject that are in the log, ascending; empty if there are none."""
+        """All versions of a subject that are in the log, ascending."""
         return self._subjects.get(subject, ())
 
     def subjects(self) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ MOST_RECORD_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much a registry may hold. What is above it is skipped, and said so."""
+    """The limits of a registry. Records above them are skipped and logged."""
 
     text_bytes: int = 10 << 20  # of one schema
     versions: int = 100_000  # and compatibility levels

@@ -1,9 +1,9 @@
 """Where schemas come from: the topic `_schemas` of a log directory, or a directory of files.
 
     <id>.avsc  <id>.proto  <id>.json    one schema each, without references; also in a directory `ids`
-    import.jsonl                        what `kafkafs schemas --to` writes: all versions with their references
+    import.jsonl                        written by `kafkafs schemas --to`: all versions with their references
 
-A source follows what changes there. Its errors are logged, never raised: what was known stays known.
+A source follows changes. Its errors are logged, never raised: known schemas stay known.
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ class LogSchemas(SchemaSource):
             _log.warning("schemas cannot be read: %s", self._complaint)
 
     def _take_locked(self, log: Log, read: Registry) -> None:
-        """Makes the registry of what was read. An id that compaction has removed meanwhile stays known to this process:
-        what was rendered by it must not change."""
+        """Sets the registry. An id that compaction has removed meanwhile stays known to this process, because rendered
+        bytes must not change."""
         if read is self._read and log is self._log:
             return
         carried = self._registry.entries() if log is self._log else []

@@ -1,8 +1,8 @@
 """Schemas as one rendering of a view sees them: an answer, once given, stays.
 
-Schemas are registered while a view is open. What was rendered with an unknown id must not change its size under an
-open file, so that id stays unknown for as long as the rendering is used. An id that was not asked for before is
-looked up when it is needed: a `tail -f` decodes messages of a schema that was registered after it was opened.
+Schemas are registered while a view is open. A message that was rendered with an unknown id must not change its size
+under an open file, so that id stays unknown as long as the rendering is used. A new id is looked up when it is needed:
+a `tail -f` decodes messages of a schema that was registered after it was opened.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SteadySchemas:
         return self._answer(name)
 
     def is_outdated(self) -> bool:
-        """Whether the source knows now what it did not know when it was asked, or knows it otherwise."""
+        """Whether the source would now give other answers."""
         return self._compare(self._source.registry())[1]
 
     def fingerprint(self) -> str | None:
@@ -77,7 +77,7 @@ class SteadySchemas:
 
     def _compare(self, registry: Registry) -> tuple[Registry | None, bool, bool]:
         """The registry that the answers were compared with; whether it gives better ones; whether it gives the same
-        ones and none is missing."""
+        answers and all of them."""
         with self._lock:
             if self._compared[0] is not registry:
                 outdated = self._frozen is not None and self._frozen is not registry

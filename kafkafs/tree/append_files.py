@@ -1,4 +1,4 @@
-"""`@append` and `@append.jsonl`: what is written to them becomes messages. Reading returns end of file.
+"""`@append` and `@append.jsonl`: written lines become messages. Reading returns end of file.
 
 Bytes are taken in the order of the writes, whatever their positions: the kernel invents the position of a writer that
 appends, and each open has its own. But tools that copy a sparse file (cp, dd conv=sparse) write nothing for a hole;

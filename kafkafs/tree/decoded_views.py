@@ -1,8 +1,8 @@
 """`decoded.jsonl`: which topics have it, and by which schemas or definitions it is rendered.
 
-A rendition belongs to one partition and to the schemas as `SteadySchemas` gives them: what has been measured or
-served is not changed by a schema that appears later. Then the rendition is outdated: what is open keeps it, and the
-next open makes another one, which measures the partition again (kafkafs/DESIGN.md, "Decoded views").
+A rendition belongs to one partition and to the schemas as `SteadySchemas` gives them: a schema that appears
+later does not change measured or served bytes. Then the rendition is outdated: open files keep it, and the next open
+creates a new rendition, which measures the partition again (kafkafs/DESIGN.md, "Decoded views").
 """
 
 from __future__ import annotations

@@ -34,8 +34,8 @@ class GroupTree:
         self.offsets = GroupOffsets(log_dir)  # has its own locking
 
     def view(self, node: GroupNode) -> View:
-        """NoSuchPath where there is none; StorageError or OSError when the partition that would hold it is
-        unreadable."""
+        """The view of a node. NoSuchPath if the group or offset does not exist; StorageError or OSError if its
+        partition is unreadable."""
         group = None if isinstance(node, Groups) else self.offsets.group(node.group)
         if isinstance(node, Groups):
             return GroupDirectory(self, node, group)

@@ -110,8 +110,8 @@ class KeyFile(RangeFile):
         return handle
 
     def _first_found(self, snapshot: LogSnapshot) -> tuple[int, int]:
-        """The bytes that the first messages render to, 0 if there is none, and the greatest timestamp in them, -1 if
-        there is none."""
+        """The bytes that the first messages render to, 0 without messages, and the greatest timestamp in them, -1
+        without timestamps."""
         return next(
             (size_and_time for size_and_time in self._plan().first_sizes(snapshot) if size_and_time[0]),
             (0, NO_TIMESTAMP),

@@ -1,7 +1,7 @@
 """`latest.txt`, `latest.jsonl` …: the last message of every key of a partition, or of all partitions of a topic.
 
-A file is made when it is opened, which takes a scan of the log; a stat never scans. It shows what the caller has open,
-otherwise the size that the last open found, and before the first an estimate.
+A file is made when it is opened, which takes a scan of the log; a stat never scans. It shows the size of the
+caller's open file, otherwise the size of the last open, and before the first open an estimate.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class LatestFile(File):
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
         services, tp = self._services, self._log.tp
-        # The scan has applied the isolation: what it has found is shown.
+        # The scan has applied the isolation already.
         isolation = Isolation.READ_UNCOMMITTED
         plain = None if self._node.ext == DECODED else Rendition(by_name(self._node.ext, tp), isolation)
 

@@ -3,8 +3,8 @@
     ids/12.avsc                    the schema with the id 12 of the default context
     subjects/orders-value/3.avsc   a version of a subject; names are percent-encoded as in `@groups`
 
-All versions whose records are in the log are there, deleted ones too: their messages may be. `kafkafs schemas` tells
-them apart.
+All versions whose records are in the log are listed, deleted versions too, because messages may need them. `kafkafs
+schemas` shows which are deleted.
 """
 
 from __future__ import annotations

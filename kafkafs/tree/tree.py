@@ -55,7 +55,7 @@ from storage.errors import NotPermitted, ReadOnlyLogDir
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
 
-# What is answered from memory when the log directory cannot be read: with these a person finds out why.
+# Nodes that are answered from memory when the log directory cannot be read, so that a person can find out why.
 _WITHOUT_DISK = (paths.Root, paths.RootFile, paths.Topic, paths.Groups, paths.Schemas)
 
 

@@ -100,7 +100,7 @@ class PartitionTarget:
 
 
 class TopicTarget:
-    """A topic of `count` partitions, of which `partitions` are in this directory. See Destination."""
+    """A topic of `count` partitions; `partitions` are those in this directory."""
 
     def __init__(self, owned: OwnedDir, topic: str, partitions: list[int], count: int) -> None:
         self._owned = owned

@@ -1,4 +1,4 @@
-"""Parsing lines: what is written to `@append` files becomes records."""
+"""Parsing lines of `@append` files into records."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ A write is taken up to its last complete line. Where a line fails, the lines bef
 that line on is taken, now or later: every further write and sync raises the same error. A bad line does not parse, or
 the topic refuses it; any line fails while the disk is full or its partition is offline.
 
-So it does not matter how FUSE cuts a write(2) into requests, of which it drops all errors but that of the first: the
-caller gets a short count, and its next call has the error.
+So it does not matter how FUSE divides a write(2) into requests: it reports the error of the first request only, and the
+caller gets a short count; its next call fails with the error.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NO_ROWS: Final = np.zeros(0, np.int64)
 class LineWriter:
     """A writer with its line buffer. Thread-safe: processes may share a descriptor.
 
-    InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError: why a line is not appended, or what was
-    appended is not on disk.
+    InvalidRecord, RecordTooLarge, InvalidConfig, PartitionOffline, OSError: why a line was not appended, or is not
+    on disk.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class LineWriter:
     def sync(self) -> None:
         """An unterminated last line becomes a message, and everything that was accepted is on disk when it returns.
 
-        Raises the error that this or an earlier call has met, once what was accepted is on disk.
+        Raises the error of this or an earlier call, after accepted lines are on disk.
         """
         with self._lock:
             self._end_line_locked()

@@ -1,6 +1,6 @@
-"""Why what was written was refused.
+"""The reasons why lines were refused.
 
-A system call answers a number (EINVAL) and no more, so the reason is logged, and `@status.json` has the last ones.
+A system call answers only a number (EINVAL), so the reason is logged, and `@status.json` has the last reasons.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Refused = Callable[[int | None, Exception, int], None]
 """Gets the number of a refused line among those of its open file, from 1 on (None: no line was refused), the error, and
 how many later lines are in other partitions all the same."""
 
-# Refused for what they are, and not for the state of the disk.
+# Refused for their content, not for the state of the disk.
 _REFUSALS: Final = (
     InvalidRecord, RecordTooLarge, InvalidConfig, InvalidTopic, NotPermitted, UnknownTopicOrPartition,
 )  # fmt: skip
@@ -96,6 +96,6 @@ def reason_of(error: Exception, elsewhere: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """The beginning of a text that may hold what was written, without anything that a terminal acts on."""
+    """The beginning of a text that may contain written bytes, without control characters."""
     short = text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."
     return printable(short)

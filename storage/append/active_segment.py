@@ -251,7 +251,7 @@ class ActiveSegment:
             self._was_cut = True
 
     def sync_cut(self) -> None:
-        """Before another segment or leader epoch follows: what was left of an append that failed, or was preallocated,
+        """Before another segment or leader epoch follows: remains of a failed append, or preallocated bytes,
         is gone from the disk too. The recovery point may be at this segment's end already; then nobody would look for
         it after a power loss."""
         if not self._was_cut:

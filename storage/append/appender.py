@@ -99,7 +99,7 @@ class Appender:
         return batch.offsets, taken
 
     def acceptable(self, columns: RecordColumns) -> tuple[int, InvalidRecord | None]:
-        """How many of the records the topic accepts, regardless of their sizes, and what is wrong with the next one."""
+        """How many of the records the topic accepts, regardless of their sizes, and the fault of the next record."""
         config, now_ms = self.log.config, self._clock.now_ms()
         return taken_rows(with_timestamps(columns, config, now_ms), config, now_ms)
 

@@ -78,7 +78,7 @@ def recovered_epochs(
     begin below `known_from`, the first offset of which an epoch was known: the log start, up to where the first entry
     had moved, may be lower after a truncation.
 
-    What is known of other ones stays: compaction may have taken the batches with which they began.
+    Other epochs stay: compaction may have removed the batches with which they began.
     """
     if epochs.entries and table.base_offset[first] < known_from:
         starts = [entry.start_offset for entry in epochs.entries]

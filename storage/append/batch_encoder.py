@@ -40,7 +40,7 @@ class BatchEncoder:
 
     def __init__(self) -> None:
         self._out = memoryview(bytearray())
-        # What the configuration means for lines.
+        # The configuration, for lines.
         self._config: LogConfig | None = None
         self._plain_limit = 0  # the largest batch of plain lines; 0 where the topic needs more
         self._attributes = 0
@@ -172,7 +172,7 @@ def with_timestamps(columns: RecordColumns, config: LogConfig, now_ms: int) -> R
 
 
 def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[int, InvalidRecord | None]:
-    """How many of the records the topic accepts, and what is wrong with the next one."""
+    """How many of the records the topic accepts, and the fault of the next record."""
     rows = len(columns)
     stop, error = rows, None
     if config.compact:

@@ -97,7 +97,7 @@ class PartitionFiles:
             self.last_flush_ms = now_ms
 
     def put_back(self, unsynced: Unsynced) -> None:
-        """Notes again what was taken and could not be synced."""
+        """Notes files again that could not be synced."""
         self.wrote(unsynced.paths, new=unsynced.names)
 
     def sync(self, unsynced: Unsynced) -> None:
@@ -130,7 +130,7 @@ class PartitionFiles:
         return renamed
 
     def write_producer_snapshot(self, offset: int, content: bytes) -> None:
-        """Writes `<offset>.snapshot`; there is none at offset 0."""
+        """Writes `<offset>.snapshot`, except at offset 0."""
         if offset == 0:
             return
         path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)

@@ -70,7 +70,7 @@ class SegmentOpener:
         1. remove leftover files with the new name  → the old segment is the last
         2. write the old segment's final time entry, cut its .log; if it was cut, sync it → as before
         3. create the new segment's files           → an empty last segment, or index files that recovery removes
-        If step 3 fails, what it has created is removed, and the log does not grow before that is on disk (`check`).
+        If step 3 fails, its new files are removed, and the log does not grow before the removal is on disk (`check`).
         The next flush syncs all this. Until then the recovery point is at most at the end of the old segment; where it
         is exactly there, recovery checks the final time entry (storage.recovery.recovery).
         """

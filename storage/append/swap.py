@@ -131,7 +131,7 @@ def replace(
     covered = tail.measure(ready, ready.size).next_offset
     for source in sources:
         if source.base_offset >= covered:
-            # Recovery does not remove this one. Without what the sources before it held it must not be gone: a deleted
+            # Recovery does not remove this one. It must not disappear before the earlier sources: a deleted
             # key would be back. Renames that are not synced may reach the disk in any order.
             disk.sync_dir(directory)
         removed += set_aside(disk, directory, source.base_offset, _KINDS)

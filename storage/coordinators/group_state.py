@@ -1,4 +1,4 @@
-"""A group's members and what they are assigned, as its coordinator would describe it after a start.
+"""A group's members and their assignments, as its coordinator would describe them after a start.
 
 Of the classic protocol the last rebalance is recorded; of the newer ones (KIP-848, KIP-932, KIP-1071) each member
 with its target and its current assignment. Sources: Kafka's ClassicGroup, ConsumerGroup.maybeUpdateGroupState,

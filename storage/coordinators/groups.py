@@ -1,4 +1,4 @@
-"""The groups of `__consumer_offsets`: their records, and what they hold now."""
+"""The groups of `__consumer_offsets`: their records and present state."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ class TransactionalIds:
         object.__setattr__(self, "by_producer", {metadata.producer_id: name for name, metadata in self.by_id.items()})
 
     def owner(self, producer_id: int) -> str | None:
-        """The transactional id that a producer id belongs to now; None if there is none here."""
+        """The transactional id that a producer id belongs to now, or None."""
         return self.by_producer.get(producer_id)
 
     def will_end(self, tp: TopicPartition, producer: ProducerEntry) -> bool | None:

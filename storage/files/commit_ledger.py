@@ -205,7 +205,7 @@ def encode(ledger: Ledger) -> bytes:
 
 def parse(data: bytes, path: Path | None = None) -> Ledger:
     """The ledger in these bytes. CorruptCheckpoint when `encode` cannot have made them, or when they are of an older
-    version that has begun writes: how much of these is in the logs, only that version can tell."""
+    version that has begun writes: only that version knows how much of these is in the logs."""
     try:
         content = json.loads(data)
         if content["version"] not in (_OLDER, VERSION):

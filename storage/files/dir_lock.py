@@ -95,7 +95,7 @@ def when_free(act: Callable[[], _T], timeout_s: float) -> _T:
 
 
 def holder(directory: Path) -> int | None:
-    """The pid of the process that holds the directory's lock, None if there is none. Changes nothing."""
+    """The pid of the process that holds the directory's lock, or None. Changes nothing."""
     path = directory.resolve() / NAME
     with _held_guard:
         if path in _held:
@@ -105,7 +105,7 @@ def holder(directory: Path) -> int | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno in (errno.ELOOP, errno.EINVAL):  # what is no regular file is nobody's lock
+            if error.errno in (errno.ELOOP, errno.EINVAL):  # only a regular file can be a lock
                 return None
             raise
         try:

@@ -43,7 +43,7 @@ def real_place(path: Path) -> Path:
 
 
 def open_file(path: Place, flags: int, mode: int = 0o666) -> int:
-    """A descriptor of a regular file, with the flags of open(2). OSError: also ELOOP for a link, EINVAL for what is no
+    """A descriptor of a regular file, with the flags of open(2). OSError: also ELOOP for a link, EINVAL unless it is a
     regular file, EACCES for a file of somebody else."""
     directory, name = os.path.split(os.fspath(path))
     writes = flags & os.O_ACCMODE != os.O_RDONLY

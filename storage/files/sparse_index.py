@@ -1,7 +1,7 @@
 """The common part of offset index and time index: fixed-width big-endian entries in ascending order.
 
 An index is only a hint; the log decides. So loading one never fails: the longest prefix of entries that obey the rules
-is kept, and what is wrong after it is reported in `problem`. A running broker's index is
+is kept, and a fault after it is reported in `problem`. A running broker's index is
 preallocated with zeros; its end is where the zeros begin.
 
 Nothing here locks: an index object is immutable once loaded.

@@ -243,7 +243,7 @@ def held_by_all() -> int:
 
 
 def memory_of(state: Iterable[object]) -> int:
-    """Bytes of memory that objects take with all that is in them; what is there twice counts twice."""
+    """Bytes of memory that objects take with their content; shared content counts twice."""
     size, level = 0, list(state)
     while level:
         level = [
@@ -257,7 +257,7 @@ def memory_of(state: Iterable[object]) -> int:
 
 
 class UnknownRecordType(UnsupportedFormat):
-    """A record of a type that is not defined here; Kafka's coordinators pass over such ones."""
+    """A record of a type that is not defined here; Kafka's coordinators skip such records."""
 
 
 def _error(failure: tuple[str, str, Fault]) -> StorageError:

@@ -1,4 +1,4 @@
-"""Digests of consecutive batches, byte for byte: what a backup's manifest lists, and what a copy is compared with.
+"""Digests of consecutive batches, byte for byte: a backup's manifest lists them, and a copy is compared with them.
 
 Two digests: SHA-256 of the bytes, which proves that they are the same; and the CRC-32C of the batches' stored CRCs,
 which is computed from headers alone and tells changed records from changed header fields that no CRC covers.

@@ -299,7 +299,7 @@ class Recovery:
         if not plan.clean:
             holding = [row for row, segment in enumerate(segments) if segment.base_offset <= plan.recovery_point]
             first = holding[-1] if holding else 0
-            # The one before may have been rolled after the flush that moved the recovery point to its end.
+            # The previous segment may have been rolled after the flush that moved the recovery point to its end.
             ends_there = 0 < first < len(segments) and segments[first].base_offset == plan.recovery_point
             if ends_there:
                 full = segments[first - 1].base_offset
@@ -343,7 +343,7 @@ class Recovery:
     def _recover_segment(
         self, segment: Segment, producers: ProducerTable, later: Sequence[Segment], *, below: bool
     ) -> SegmentCheck:
-        """Checks one segment, cuts off what is not sound, and rebuilds its indexes.
+        """Checks one segment, cuts off damaged bytes, and rebuilds its indexes.
 
         `producers` are updated; they end after the last batch of format v2, as in a broker (LogSegment.recover).
         `below`: it is below the recovery point, checked only because its index is invalid; no later recovery will
@@ -402,7 +402,7 @@ class Recovery:
 
     def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
         lost = segment.size - position
-        # No CRC covers an offset: what is intact counts, whatever its offset.
+        # No CRC covers an offset: an intact batch counts, whatever its offset.
         intact = _intact_behind(segment, position)
         if self._plan.gentle and (later or intact is not None):
             raise PartitionOffline(

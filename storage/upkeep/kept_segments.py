@@ -26,7 +26,7 @@ NO_LIMIT: Final = "no limit was set"  # Kafka's defaults do not count
 ONLY_COMPACTED: Final = "cleanup.policy"
 EMPTY: Final = "active and empty"
 UNTOUCHABLE: Final = "high watermark or a pending write"
-TIERED: Final = "remote.storage.enable"  # the broker removes what it has copied, and only it knows what that is
+TIERED: Final = "remote.storage.enable"  # the broker removes copied segments, and only the broker knows which these are
 OLDER: Final = "an older segment stays"
 
 
@@ -128,4 +128,4 @@ def _offset_of(snapshot: LogSnapshot, segment: Segment) -> int | None:
             rows = np.flatnonzero(block.timestamp == greatest.timestamp)
             return int(block.offset[rows[0]]) if len(rows) else None
     except CorruptData:
-        return None  # verify says what is wrong there
+        return None  # verify reports the fault

@@ -1,6 +1,6 @@
-"""The background work of a log directory that we own: one thread that does what is due, and waits.
+"""The background work of a log directory that we own: one thread that runs due tasks, and waits.
 
-- flush: syncs what is older than `flush.ms`, and sealed segments
+- flush: syncs messages older than `flush.ms`, and sealed segments
 - retention: every `log.retention.check.interval.ms`, over all partitions with configured limits
 - checkpoints: recovery points, log starts, high watermarks, at the shortest of Kafka's three intervals
 - deletion: files renamed to `.deleted` are unlinked `file.delete.delay.ms` later
@@ -121,7 +121,7 @@ class _Report:
             pass  # it was removed just now
         except (StorageError, OSError) as error:
             self.errors[str(tp)] = _text(error)
-        except Exception as error:  # noqa: BLE001 - a bug that one partition meets must not cost the others their turn
+        except Exception as error:  # noqa: BLE001 - one partition's bug must not stop work on the others
             self.errors[str(tp)] = _text(error)
             self.bugs[str(tp)] = error
 

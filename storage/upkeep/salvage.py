@@ -1,6 +1,6 @@
 """Salvage: copies every intact batch of a log in any state into a new log.
 
-Which batches count, and what the log's other copies give of what it has lost, `storage.log.batch_choice` decides.
+`storage.log.batch_choice` decides which batches count, and what the log's other copies supply.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ UNFINISHED = Repair("leaves it", OPENING, note=True)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault. `position`: a byte position in `path`; `offset`: a record offset; None where there is none.
+    """A fault. `position`: a byte position in `path`; `offset`: a record offset; None if it does not apply.
 
     `what`: the fault in words, by default those of its kind. `more`: how many others of this kind in this file, after
     this one, are not listed.
