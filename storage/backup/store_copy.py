@@ -22,7 +22,7 @@ import hashlib
 from base64 import b64encode
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -52,6 +52,7 @@ from storage.format.decoder import verify_crcs
 from storage.format.range_digest import BatchRange, RangeDigest
 from storage.log.batch_choice import check_one_log
 from storage.log.batch_spans import spans_between
+from storage.log.greatest_timestamp import greater
 from storage.log.log_dir import LogDir
 from storage.log.places import STORED_MANIFEST
 from storage.log.scanning import scan_sound_batches
@@ -61,7 +62,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.stored_log import ranges_of_segments
 from storage.log.tiering import TIERED_KEYS
 from storage.tier.object_places import Place
-from storage.types import TopicPartition
+from storage.types import NO_TIMESTAMP, TimestampOffset, TopicPartition
 
 _RANGE_BYTES: Final = 16 << 20
 _AT_ONCE: Final = 8
@@ -225,15 +226,18 @@ class StoreCopy:
                     copied.segments.append(known)
                     continue
                 ranges: tuple[BatchRange, ...] = ()
+                greatest = TimestampOffset(NO_TIMESTAMP, segment.base_offset)
                 if known is not None and segment.base_offset == growing:
                     copied.replaced |= known.keys(tp)
                     if is_same and known.segment.mark.split()[0] == mark.split()[0]:
                         ranges = tuple(one for one in known.ranges[:-1] if one.size_bytes >= _RANGE_BYTES)
-                for more in self._upload(tp, snapshot, segment, sum(one.size_bytes for one in ranges)):
-                    ranges = (*ranges, more)
+                        greatest = TimestampOffset(known.segment.max_timestamp, known.segment.max_timestamp_offset)
+                for more, so_far in self._upload(tp, snapshot, segment, ranges, greatest):
+                    ranges, greatest = (*ranges, more), so_far
                     yield more.size_bytes
                 files = self._sidecars(chosen, segment, end)
-                copied.segments.append(_Listed(ManifestSegment(segment.base_offset, end, mark), ranges, files))
+                listing = ManifestSegment(segment.base_offset, end, mark, greatest.timestamp, greatest.offset)
+                copied.segments.append(_Listed(listing, ranges, files))
         finally:
             if copied.log_end_offset >= before.log_end_offset:
                 epochs = snapshot.epochs.truncate_from_end(copied.log_end_offset).entries
@@ -308,10 +312,16 @@ class StoreCopy:
         return False
 
     def _upload(
-        self, tp: TopicPartition, snapshot: LogSnapshot, segment: Segment, position: int
-    ) -> Iterator[BatchRange]:
-        """Uploads the batches of a segment from a position on; yields the ranges. CorruptBatch and the like."""
-        digest, data = RangeDigest(), bytearray()
+        self,
+        tp: TopicPartition,
+        snapshot: LogSnapshot,
+        segment: Segment,
+        before: Sequence[BatchRange],
+        greatest: TimestampOffset,
+    ) -> Iterator[tuple[BatchRange, TimestampOffset]]:
+        """Uploads the batches of a segment after those of `before`; yields the ranges, and the greatest timestamp so
+        far, which was `greatest`. CorruptBatch and the like."""
+        digest, data, position = RangeDigest(), bytearray(), sum(one.size_bytes for one in before)
         with closing(scan_sound_batches(snapshot, segment, position)) as windows:
             for window in windows:
                 table = window.table
@@ -326,11 +336,12 @@ class StoreCopy:
                 for piece in parts_of(part):
                     data += piece
                 digest.add((memoryview(data)[digest.size_bytes :],), table)
+                greatest = greater(table, greatest)
                 if digest.size_bytes >= _RANGE_BYTES:
-                    yield self._put_range(tp, digest, data)
+                    yield self._put_range(tp, digest, data), greatest
                     digest, data = RangeDigest(), bytearray()
         if digest.batches:
-            yield self._put_range(tp, digest, data)
+            yield self._put_range(tp, digest, data), greatest
 
     def _put_range(self, tp: TopicPartition, digest: RangeDigest, data: bytearray) -> BatchRange:
         listed = digest.result()

@@ -46,11 +46,15 @@ class ManifestTopic:
 @dataclass(frozen=True, slots=True)
 class ManifestSegment:
     """A segment in an object store: its .log is the next `size_bytes` of the partition's ranges, each of which is an
-    object. `mark`: tells its file in the source, as it was when it was copied, from any other."""
+    object. `mark`: tells its file in the source, as it was when it was copied, from any other. `max_timestamp`: the
+    greatest in its batches, -1 without any, and `max_timestamp_offset` the last offset of the first batch that has it.
+    """
 
     base_offset: int
     size_bytes: int
     mark: str
+    max_timestamp: int
+    max_timestamp_offset: int
 
 
 @dataclass(frozen=True, slots=True)

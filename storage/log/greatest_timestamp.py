@@ -110,6 +110,8 @@ def first_times_behind(snapshot: LogSnapshot, segment: Segment) -> tuple[int, in
 
 def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
     end = snapshot.end_position(segment)
+    if segment.known_greatest is not None:
+        return _Found(segment.known_greatest, end, NO_TIMESTAMP, None)
     with _lock:
         known = _found.get(segment)
     if known is not None and known.damaged_at is not None:
@@ -123,7 +125,7 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
     greatest, unborne, damaged = known.greatest, known.unborne, known.damaged_at is not None
     for window in scan_batches(snapshot, segment, known.end, end):
         if window.table.rows:
-            greatest = _greater(window.table, greatest)
+            greatest = greater(window.table, greatest)
         if window.damage is not None:
             damaged = True
             unborne = max((unborne, *(window.damage.times or ())))
@@ -159,7 +161,8 @@ def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset
     return None
 
 
-def _greater(table: BatchTable, greatest: TimestampOffset) -> TimestampOffset:
+def greater(table: BatchTable, greatest: TimestampOffset) -> TimestampOffset:
+    """The greatest timestamp of what was read before and of these batches, of which there is at least one."""
     row = int(table.max_timestamp.argmax())
     timestamp = int(table.max_timestamp[row])
     return TimestampOffset(timestamp, int(table.last_offset[row])) if timestamp > greatest.timestamp else greatest

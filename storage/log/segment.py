@@ -38,7 +38,7 @@ from storage.format.batches import (
 from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
 from storage.log.tiered_file import TieredFile
-from storage.types import OffsetPosition
+from storage.types import OffsetPosition, TimestampOffset
 
 # Recycled read buffers: a new megabyte for each window would be zeroed and paged in each time.
 
@@ -297,6 +297,11 @@ class Segment:
     def remote_kind(self) -> str:
         """What kind of place it is in, for people; empty where it is here."""
         return self.log.span.where if isinstance(self.log, TieredFile) else ""
+
+    @property
+    def known_greatest(self) -> TimestampOffset | None:
+        """Its greatest timestamp (`greatest_timestamp`) if that is known without a look."""
+        return self.log.span.greatest if isinstance(self.log, TieredFile) else None
 
     @property
     def content_key(self) -> str | None:

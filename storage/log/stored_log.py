@@ -17,7 +17,7 @@ from typing import Final
 from storage.errors import CorruptCheckpoint
 from storage.files import leader_epochs, names
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.manifest import Manifest, ManifestPartition, file_key, range_key
+from storage.files.manifest import Manifest, ManifestPartition, ManifestSegment, file_key, range_key
 from storage.files.names import FileKind, segment_file
 from storage.format.range_digest import BatchRange
 from storage.log.isolation import Transactions
@@ -28,7 +28,7 @@ from storage.tier.blocks import BlockCache, open_object
 from storage.tier.layouts import StoredObject
 from storage.tier.object_places import Place
 from storage.tier.remote_segments import BytesFile, Content, JoinedFile, RemoteFile, RemoteSegment, TopicIdPartition
-from storage.types import TopicPartition
+from storage.types import TimestampOffset, TopicPartition
 
 _WHERE: Final = "the backup"
 _INDEXES: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
@@ -99,8 +99,8 @@ class StoredLog:
         bases = [segment.base_offset for segment in listed.segments]
         ends = (*(after for _, after in pairwise(bases)), listed.log_end_offset)
         segments = [
-            self._segment(base, end, ranges)
-            for base, end, ranges in zip(bases, ends, ranges_of_segments(listed), strict=True)
+            self._segment(one, end, ranges)
+            for one, end, ranges in zip(listed.segments, ends, ranges_of_segments(listed), strict=True)
         ]
         size = segments[-1].size if segments else 0
         return LogSnapshot(
@@ -108,13 +108,14 @@ class StoredLog:
             Transactions(self.path), epochs=self._epochs(),
         )  # fmt: skip
 
-    def _segment(self, base: int, end: int, ranges: tuple[BatchRange, ...]) -> Segment:
-        size = sum(one.size_bytes for one in ranges)
+    def _segment(self, listed: ManifestSegment, end: int, ranges: tuple[BatchRange, ...]) -> Segment:
+        base, size = listed.base_offset, listed.size_bytes
+        greatest = TimestampOffset(listed.max_timestamp, listed.max_timestamp_offset)
         name = self._backup.place.object_name(f"{self.tp.dir_name}/{base:020d}")
         load = partial(self._content, base, end, ranges)
         of = TopicIdPartition(self.tp.topic, None, self.tp.partition)
         remote = RemoteSegment(of, None, base, name, load, is_complete=True, missing=(), stored_bytes=size)
-        span = Span(base, end, 0, size, remote, where=_WHERE)
+        span = Span(base, end, 0, size, remote, where=_WHERE, greatest=greatest)
         segment = Segment(self.path, base, TieredFile(self.path / segment_file(base, FileKind.LOG), span), size)
         segment.sealed = True
         return segment

@@ -15,6 +15,7 @@ from storage.errors import StorageError, TierUnavailable, error_text
 from storage.files import offset_index
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
+from storage.types import TimestampOffset
 
 if TYPE_CHECKING:
     from storage.tier.remote_segments import RemoteSegment
@@ -25,7 +26,8 @@ REQUESTS_AT_ONCE: Final = 16  # of a tier, by whoever needs several
 class Span(NamedTuple):
     """Bytes from `start` to `end` (excluded) of a remote segment's .log; all of it if `is_whole`. Its first batch
     begins at `base_offset`, or behind it; `end_offset` (excluded) is where the next segment begins. `remote`: None
-    where nothing is there, for the `reason`. `where`: what kind of place that is, for people."""
+    where nothing is there, for the `reason`. `where`: what kind of place that is, for people. `greatest`: the greatest
+    timestamp and the last offset of the first batch that has it, where that is known without a look."""
 
     base_offset: int
     end_offset: int
@@ -35,6 +37,7 @@ class Span(NamedTuple):
     is_whole: bool = True
     reason: str = "no segment in the tier has them"
     where: str = "tiered storage"
+    greatest: TimestampOffset | None = None
 
 
 def unavailable(first_offset: int, end_offset: int, reason: object, path: Path | None, where: str) -> TierUnavailable:
