@@ -15,8 +15,9 @@ import click
 from kafkafs import compiled_kernels
 from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import DURATION, ISOLATION, OFFSETS, SCHEMAS, TIER, TIMES
+from kafkafs.cli.shared_options import AT, DURATION, ISOLATION, OFFSETS, SCHEMAS, TIER, TIMES
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
+from kafkafs.cli.terminal import moment
 from kafkafs.cli.where import WHERE, refusals, where_filter
 from kafkafs.reading.range_names import LastMessages, OffsetSpec, TimeSpec
 from storage.errors import StorageError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kafkafs.reading.unmounted import PartitionReader
     from storage.format.block import RecordBlock
     from storage.log.log_dir import LogDir
+    from storage.log.snapshot import Log
 
 DECODED: Final = "decoded"
 _POLL_SECONDS: Final = 0.15
@@ -88,6 +90,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     help="With --merge and --follow: how long a message waits for earlier ones of other partitions  [default: 1s]",
 )
 @click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
+@AT
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
 @WHERE
@@ -107,6 +110,7 @@ def cat(
     merge: bool,
     window_ms: int | None,
     latest: bool,
+    at_ms: int | None,
     key: str | None,
     headers: tuple[tuple[bytes, bytes], ...],
     expression: str | None,
@@ -125,6 +129,7 @@ def cat(
     kafkafs cat /var/kafka orders --offsets -10 --follow
     kafkafs cat /var/kafka 'orders*' --merge --follow --format jsonl
     kafkafs cat /var/kafka customers --latest --format jsonl
+    kafkafs cat /var/kafka customers --latest --at 2026-11-20T10:15
     kafkafs cat /var/kafka orders --where "value_json->>'customer' = 'c-11' AND key IS NOT NULL"
 
     Template letters: %s value, %S its length (-1: null), %R that as 4 bytes, %k key, %K its length, %t topic, %p
@@ -147,6 +152,8 @@ def cat(
             "--latest means the whole log, message by message, as it is now; it cannot be combined "
             "with --offsets, --time, --follow or --format log"
         )
+    if at_ms is not None and not latest:
+        raise click.UsageError("--at is for --latest; --time chooses messages by their timestamps")
     if window_ms is not None and not (merge and follow):
         raise click.UsageError("--window is for --merge with --follow")
     log_dir = open_log_dir(logdir)
@@ -167,7 +174,7 @@ def cat(
     where = None if expression is None else where_filter(expression, log_dir, schemas_path, targets)
     window = (window_ms or _WINDOW_MS) if merge else None
     with refusals(where):
-        printed = _print(log_dir, targets, question, make_format, added if follow else None, where, most, window)
+        printed = _print(log_dir, targets, question, make_format, added if follow else None, where, most, window, at_ms)
     if printed.failed:
         ctx.exit(DATA_ERROR)
     if key is not None and not printed.messages and not (offsets or times or headers or expression or latest or follow):
@@ -254,9 +261,10 @@ def _print(
     where: Where | None,
     most: int | None,
     window_ms: int | None,
+    at_ms: int | None,
 ) -> _Printer:
     """Prints all partitions, at most `most` messages, and returns what did. `added`: to follow them, and those that it
-    returns later, from their beginning on. `window_ms`: to merge them; see `--window`."""
+    returns later, from their beginning on. `window_ms`: to merge them; see `--window`. `at_ms`: as they were then."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.reading.key_stretches import key_index
     from kafkafs.reading.unmounted import PartitionReader
@@ -275,6 +283,8 @@ def _print(
                 if note is not None:
                     output.report(note)
                 follow, log = added is not None, log_dir.log(tp)
+                if at_ms is not None:
+                    log = _log_at(log_dir, log, at_ms, output)
                 # A block is valid until its decoder decodes again, and a merge holds one of each partition.
                 own = decoder if window_ms is None else Decoder()
                 reader = PartitionReader(log, question, now_ms, own, follow=follow, note=output.report, keys=keys)
@@ -296,6 +306,17 @@ def _print(
 
     output.run(make, stdout_sink(), say)
     return printer
+
+
+def _log_at(log_dir: LogDir, log: Log, at_ms: int, output: Output) -> Log:
+    """The log as it was at a time. What is missing of that is reported."""
+    from storage.log.earlier import EarlierLog, completeness
+
+    found = completeness(log_dir, log.snapshot(), at_ms)
+    problem = found.problem(log.tp, moment(found.from_ms or 0))
+    if problem is not None:
+        output.report(f"note: {problem}")
+    return EarlierLog(log, at_ms)
 
 
 def _remote_note(log_dir: LogDir, tp: TopicPartition, question: Question) -> str | None:

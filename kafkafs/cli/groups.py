@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import click
 from kafkafs.cli import echo, fail_with, say
 from kafkafs.cli.passes import WAIT, owned_dir
 from kafkafs.cli.process import use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, TIER, Parsed, today, whole_number
+from kafkafs.cli.shared_options import AS_JSON, AT, TIER, Parsed, today, whole_number
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 from storage.types import MAX_OFFSET, OffsetRange, TopicPartition
@@ -43,6 +44,7 @@ def _target(text: str) -> str | int | TimeSpec:
 @click.command()
 @LOGDIR
 @click.argument("group", required=False)
+@AT
 @click.option(
     "--reset-to", "target", type=Parsed("WHERE", _target), metavar="WHERE", help="Commit these offsets for GROUP."
 )
@@ -59,6 +61,7 @@ def groups(
     ctx: click.Context,
     logdir: Path,
     group: str | None,
+    at_ms: int | None,
     target: str | int | TimeSpec | None,
     topics: tuple[str, ...],
     dry_run: bool,
@@ -67,8 +70,8 @@ def groups(
 ) -> None:
     """Show the consumer groups of LOGDIR, or what GROUP has committed and how many messages it lags behind.
 
-    The lag counts what the group can still read. Members and their assignments are as recorded, for the classic
-    protocol at the last rebalance.
+    The lag counts what the group can still read, with --at up to the end of the logs at that time. Members and their
+    assignments are as recorded, for the classic protocol at the last rebalance.
 
     With --reset-to, GROUP continues elsewhere in the partitions that --topic names (a topic, topic/partition or a
     glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
@@ -77,7 +80,7 @@ def groups(
 
     \b
     kafkafs groups /var/kafka
-    kafkafs groups /var/kafka billing
+    kafkafs groups /var/kafka billing --at 2026-11-20T10:15
     kafkafs groups /var/kafka billing --reset-to earliest --topic orders
     kafkafs groups /var/kafka billing --reset-to 2026-11-20T10:15 --topic 'orders/*' --dry-run
     """
@@ -86,20 +89,23 @@ def groups(
         for option, given in (("--topic", topics), ("--dry-run", dry_run)):
             if given:
                 raise click.UsageError(f"{option} needs --reset-to")
+    elif at_ms is not None:
+        raise click.UsageError("--at shows groups; --reset-to 2026-11-20T10:15 commits the offsets of a time")
     elif group is None or not topics:
         raise click.UsageError("--reset-to needs a GROUP and a --topic")
     else:
         _reset(logdir, group, target, topics, dry_run=dry_run, force=force, as_json=as_json)
         return
-    fail_with(ctx, _show_all(logdir, as_json) if group is None else _show_one(logdir, group, as_json))
+    fail_with(ctx, _show_all(logdir, as_json, at_ms) if group is None else _show_one(logdir, group, as_json, at_ms))
 
 
-def _show_all(logdir: Path, as_json: bool) -> list[str]:
+def _show_all(logdir: Path, as_json: bool, at_ms: int | None) -> list[str]:
     from storage.coordinators.groups import GroupOffsets
 
     log_dir = open_log_dir(logdir)
-    offsets = GroupOffsets(log_dir)
-    logs = _logs_in(log_dir)
+    offsets = GroupOffsets(log_dir, at_ms)
+    _note_missing(log_dir, offsets.partitions(), at_ms)
+    logs = _logs_in(log_dir, at_ms)
     topics_by_id = cache(log_dir.topics_by_id)
     summaries = [_summary(group, logs, topics_by_id) for _, group in sorted(offsets.groups().items())]
     if as_json:
@@ -113,16 +119,19 @@ def _show_all(logdir: Path, as_json: bool) -> list[str]:
     return offsets.problems()
 
 
-def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
+def _show_one(logdir: Path, name: str, as_json: bool, at_ms: int | None) -> list[str]:
     from storage.coordinators.groups import GroupOffsets
     from storage.errors import UnknownTopicOrPartition
 
     log_dir = open_log_dir(logdir)
-    offsets = GroupOffsets(log_dir)
+    offsets = GroupOffsets(log_dir, at_ms)
     group = offsets.group(name)
+    place = offsets.place(name)
+    _note_missing(log_dir, offsets.partitions() if place is None else [place], at_ms)
     if group is None:
-        raise UnknownTopicOrPartition(f"there is no group {name!r} here", path=logdir)
-    logs = _logs_in(log_dir)
+        then = "" if at_ms is None else f" at {moment(at_ms)}"
+        raise UnknownTopicOrPartition(f"there is no group {name!r} here{then}", path=logdir)
+    logs = _logs_in(log_dir, at_ms)
     rows = list(_rows(group, logs))
     summary = _summary(group, logs, log_dir.topics_by_id)
     if as_json:
@@ -142,6 +151,26 @@ def _show_one(logdir: Path, name: str, as_json: bool) -> list[str]:
     return offsets.problems()
 
 
+def _note_missing(log_dir: LogDir, partitions: Iterable[int], at_ms: int | None) -> None:
+    """Says what compaction has removed of the committed offsets at a time."""
+    from storage.errors import StorageError
+    from storage.files.names import CONSUMER_OFFSETS_TOPIC
+    from storage.log.earlier import completeness
+
+    if at_ms is None:
+        return
+    found = []
+    for partition in partitions:
+        tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, partition)
+        with suppress(StorageError, OSError):  # reading the offsets reports it
+            found.append((completeness(log_dir, log_dir.log(tp).snapshot(), at_ms), tp))
+    # The state of all is complete when that of the last one is.
+    worst = max(found, key=lambda one: (one[0].from_ms or 0, one[0].start_offset), default=None)
+    problem = None if worst is None else worst[0].problem(worst[1], moment(worst[0].from_ms or 0))
+    if problem is not None:
+        say(f"note: {problem}")
+
+
 def _assigned(assignment: Any) -> tuple[int | None, str | None]:
     """How many partitions, and which; None for what another protocol than the consumers' has assigned."""
     if isinstance(assignment, str):
@@ -158,16 +187,18 @@ _Logs = Callable[[TopicPartition], OffsetRange | None]
 """The offsets of a partition's log, in tiered storage too; None for a partition that is not here or cannot be read."""
 
 
-def _logs_in(log_dir: LogDir) -> _Logs:
+def _logs_in(log_dir: LogDir, at_ms: int | None) -> _Logs:
     from storage.errors import StorageError
+    from storage.log.earlier import end_at
 
     @cache
     def offsets_of(tp: TopicPartition) -> OffsetRange | None:
         try:
             snapshot = log_dir.log(tp).snapshot()
+            end = snapshot.log_end_offset if at_ms is None else end_at(snapshot, at_ms)
         except (StorageError, OSError):
             return None
-        return OffsetRange(snapshot.whole_start_offset, snapshot.log_end_offset)
+        return OffsetRange(snapshot.whole_start_offset, end)
 
     return offsets_of
 

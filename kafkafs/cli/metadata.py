@@ -1,4 +1,4 @@
-"""`kafkafs metadata`: the state in a KRaft cluster's metadata log, at its end or earlier, and its changes."""
+"""`kafkafs metadata`: what a KRaft cluster's metadata log says, at its end or earlier."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kafkafs.cli.targets import LOGDIR, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 
 if TYPE_CHECKING:
-    from storage.files.metadata_replay import Change, Data, MetadataReplay
-    from storage.log.snapshot import LogSnapshot
+    from storage.files.cluster_metadata import ClusterMetadataReader
+    from storage.files.metadata_replay import Data, MetadataReplay
 
 # Numbers in records, as Kafka's own tools name them (AclOperation, ScramMechanism, SecurityProtocol and others).
 _NAMES: Final[dict[str, dict[int, str]]] = {
@@ -39,22 +39,27 @@ _SECRET_CONFIG: Final = re.compile(r"password|secret|jaas|keystore\.key|token", 
 _HIDDEN: Final = "(hidden)"
 
 
+def _diff_was_removed(_ctx: click.Context, _param: click.Parameter, given: bool) -> None:
+    if given:
+        raise click.UsageError(
+            "`kafkafs metadata --diff` was removed. Compare `kafkafs metadata LOGDIR --at TIME` of two times with"
+            " diff(1), or print each change with `kafkafs cat LOGDIR __cluster_metadata --format decoded`"
+        )
+
+
 @click.command()
 @LOGDIR
-@click.argument("until", required=False, type=MOMENT, metavar="[UNTIL]")
 @click.option("--offset", type=click.IntRange(min=0), metavar="N", help="The state before the record with this offset.")
-@click.option("--time", "time_ms", type=MOMENT, help="The state at this time.")
-@click.option("--diff", "since_ms", type=MOMENT, help="What has changed since this time, until UNTIL or the end.")
+@click.option("--at", "--time", "at_ms", type=MOMENT, help="The state at this time.")
+@click.option("--diff", is_flag=True, hidden=True, is_eager=True, expose_value=False, callback=_diff_was_removed)
 @click.option("--secrets", is_flag=True, help="Show salted keys of SCRAM users, and passwords in configurations.")
 @AS_JSON
 @click.pass_context
 def metadata(
     ctx: click.Context,
     logdir: Path,
-    until: int | None,
     offset: int | None,
-    time_ms: int | None,
-    since_ms: int | None,
+    at_ms: int | None,
     secrets: bool,
     as_json: bool,
 ) -> None:
@@ -65,24 +70,19 @@ def metadata(
     limits how far back this is possible (earlier: exit code 4). Salted keys, and passwords in configurations, are left
     out without --secrets.
 
-    With --diff one line is printed for each change: time, offset, previous and new value. The end is UNTIL, --time,
-    --offset, or the end of the log.
-
     \b
-    kafkafs metadata /var/kafka --time 2026-11-20T10:15
-    kafkafs metadata /var/kafka --diff 2026-11-20 2026-11-21T12:00
+    kafkafs metadata /var/kafka --at 2026-11-20T10:15
     kafkafs metadata /var/kafka --json | jq '.topics[] | select(.topic == "orders")'
     """
     from storage.errors import UnknownTopicOrPartition
     from storage.files.cluster_metadata import ClusterMetadataReader
     from storage.files.names import CLUSTER_METADATA_TOPIC
+    from storage.log.earlier import end_at
     from storage.types import TopicPartition
 
     use_default_signals(ctx)
-    if until is not None and since_ms is None:
-        raise click.UsageError("UNTIL is for --diff; --time shows the state at a time")
-    if sum(moment_option is not None for moment_option in (until, offset, time_ms)) > 1:
-        raise click.UsageError("--offset, --time and UNTIL exclude each other")
+    if offset is not None and at_ms is not None:
+        raise click.UsageError("--offset and --at exclude each other")
     log_dir = open_log_dir(logdir)
     tp = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
     try:
@@ -92,30 +92,27 @@ def metadata(
             "there is no metadata log here", path=logdir,
             advice="It is where metadata.log.dir says, or in the first directory of log.dirs",
         ) from None  # fmt: skip
-    at_ms = until if time_ms is None else time_ms
     end = snapshot.log_end_offset if offset is None else min(offset, snapshot.log_end_offset)
-    end = end if at_ms is None else min(end, _offset_after(snapshot, at_ms))
-    first = end if since_ms is None else min(end, _offset_after(snapshot, since_ms))
-    state, reached, problem = ClusterMetadataReader(log_dir.path).state_before(first)
-    if problem is None and reached == first and since_ms is not None:
-        _print_changes(state, snapshot, first, end, secrets, as_json)
-    elif since_ms is None and (problem is None or reached > 0):
+    end = end if at_ms is None else min(end, end_at(snapshot, at_ms))
+    reader = ClusterMetadataReader(log_dir.path)
+    state, reached, problem = reader.state_before(end)
+    if problem is None or reached > 0:
         facts = _facts(state, secrets)
         if as_json:
             print_json({"end_offset": reached, **facts})
         else:
             _print_state(reached, facts)
     if problem is not None:
-        say(f"{logdir}: the metadata cannot be read up to offset {first}: {problem}")
+        say(f"{logdir}: the metadata cannot be read up to offset {end}: {problem}{_known_since(reader, end)}")
         ctx.exit(DATA_ERROR)
 
 
-def _offset_after(snapshot: LogSnapshot, time_ms: int) -> int:
-    """The offset behind the last record up to a time."""
-    from storage.log.offset_lookup import offset_for_timestamp
-
-    place = offset_for_timestamp(snapshot, time_ms + 1)
-    return snapshot.log_end_offset if place is None else place.offset
+def _known_since(reader: ClusterMetadataReader, end_offset: int) -> str:
+    """From when on the state is complete, if that is only after an offset."""
+    oldest = reader.oldest_snapshot()
+    if oldest is None or oldest[0] <= end_offset:
+        return ""
+    return f". The state is complete from {moment(oldest[1]) or 'a later time'} on (offset {oldest[0]})"
 
 
 def _snake(name: str) -> str:
@@ -232,57 +229,3 @@ def _section(columns: Iterable[str], rows: list[Any]) -> None:
 
 def _list(numbers: Iterable[int]) -> str:
     return ",".join(map(str, numbers))
-
-
-def _print_changes(
-    state: MetadataReplay, snapshot: LogSnapshot, first: int, end: int, secrets: bool, as_json: bool
-) -> None:
-    """Print a line for each change that records with offsets in [first, end) make."""
-    import json
-
-    from kafkafs.file_names import printable
-    from storage.errors import StorageError
-    from storage.files.metadata_records import decode_block
-    from storage.log.reader import read_range
-
-    names = {topic_id: data["name"] for topic_id, data in state.topics.items()}
-    for block in read_range(snapshot, first, end):
-        for offset, time_ms, record in zip(
-            block.offset.tolist(), block.timestamp.tolist(), decode_block(block, state.held), strict=True
-        ):
-            if isinstance(record, StorageError):
-                raise record
-            for change in [] if record is None else state.apply(record):
-                if change.before == change.after:
-                    continue
-                if change.kind == "topic" and change.after is not None:
-                    names[change.after["topicId"]] = change.after["name"]
-                facts = _change(change, names, secrets)
-                if as_json:
-                    echo(json.dumps({"offset": offset, "timestamp": time_ms, "time": moment(time_ms), **facts}))
-                else:
-                    text = " ".join((facts["kind"], facts["name"], _difference(facts["before"], facts["after"])))
-                    echo(printable(f"{moment(time_ms)}  {offset:>8}  {text}"))
-        if block.damage is not None:
-            raise block.damage.error
-
-
-def _change(change: Change, names: Mapping[str, str], secrets: bool) -> dict[str, Any]:
-    kind, key, *sides = change
-    name = "/".join(str(names.get(str(part), part)) for part in key)
-    before, after = (None if side is None else _shown(side, secrets) for side in sides)
-    if kind == "configuration":
-        name = f"{_CONFIG_RESOURCES.get(int(str(key[0])), key[0])} {key[1] or '<default>'} {key[2]}"
-        values = (None if side is None else _config_value(str(key[2]), side["value"], secrets) for side in sides)
-        before, after = (None if value is None else {"value": value} for value in values)
-    return {"kind": kind, "name": name, "before": before, "after": after}
-
-
-def _difference(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
-    if after is None:
-        return "removed"
-    if before is None:
-        return f"set to {after['value']}" if set(after) == {"value"} else "made"
-    changed = [name for name in after if after[name] != before.get(name) and name != "partition_epoch"]
-    changed += [name for name in before if name not in after]
-    return ", ".join(f"{name} from {before.get(name)} to {after.get(name)}" for name in changed) or "unchanged"

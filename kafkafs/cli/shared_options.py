@@ -177,6 +177,8 @@ def _moment(text: str) -> int:
 MOMENT: Final = Parsed("TIME", _moment)
 """A time as in the range names, in epoch milliseconds; the beginning of a period."""
 
+AT: Final = click.option("--at", "at_ms", type=MOMENT, metavar="TIME", help="The state at this time.")
+
 
 def _duration(text: str) -> int:
     from kafkafs.reading.range_names import LastDuration, MalformedRange, parse_time_spec

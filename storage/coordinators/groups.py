@@ -24,9 +24,10 @@ from storage.format.block import RecordBlock
 from storage.format.control_records import ControlType, parse_marker
 from storage.format.hashing import group_partition
 from storage.format.messages import Held, UnknownRecordType, messages
+from storage.log.earlier import EarlierLog
 from storage.log.follower import Follower, Replay
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import LogSnapshot
+from storage.log.snapshot import Log, LogSnapshot
 from storage.types import TopicPartition
 
 # What consumer groups have committed: `__consumer_offsets` read as a group coordinator reads it.
@@ -82,11 +83,13 @@ class ConsumerGroup:
 
 
 class GroupOffsets:
-    """The groups of a log directory, as of each call; its partitions as of its last refresh. Thread-safe."""
+    """The groups of a log directory, as of each call; its partitions as of its last refresh. `at_ms`: the groups as
+    they were at this time. Thread-safe."""
 
-    def __init__(self, log_dir: LogDir) -> None:
+    def __init__(self, log_dir: LogDir, at_ms: int | None = None) -> None:
         # Constant after construction.
         self._log_dir = log_dir
+        self._at_ms = at_ms
         # Guarded by the lock.
         self._lock = Lock()
         self._followers: dict[int, _Follower] = {}
@@ -151,17 +154,18 @@ class GroupOffsets:
         with self._lock:
             follower = self._followers.get(partition)
             if follower is None:
-                follower = self._followers[partition] = _Follower(self._log_dir, partition)
+                follower = self._followers[partition] = _Follower(self._log_dir, partition, self._at_ms)
             return follower
 
 
 class _Follower:
     """A partition of `__consumer_offsets`: its groups as of the last read."""
 
-    def __init__(self, log_dir: LogDir, partition: int) -> None:
+    def __init__(self, log_dir: LogDir, partition: int, at_ms: int | None) -> None:
         # Constant after construction.
         self._log_dir = log_dir
         self._partition = partition
+        self._at_ms = at_ms
         # Guarded by the lock, which is held while records are read: other callers need the same answer.
         self._lock = Lock()
         self._groups: Mapping[str, ConsumerGroup] = {}
@@ -170,7 +174,9 @@ class _Follower:
 
     def refreshed(self) -> Mapping[str, ConsumerGroup]:
         """The groups as of now; the mapping never changes. StorageError, OSError."""
-        log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
+        log: Log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
+        if self._at_ms is not None:
+            log = EarlierLog(log, self._at_ms)
         with self._lock:
             if self._follower.refresh(log, self.add_problem):
                 self._groups = self._follower.replay.groups(self._groups)

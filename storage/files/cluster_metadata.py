@@ -11,6 +11,7 @@ Nothing here locks: a reader belongs to one thread at a time; what it returns is
 from __future__ import annotations
 
 import errno
+import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from storage.files.metadata_replay import ClusterMetadata, MetadataReplay, Parti
 from storage.files.names import FileKind, FileState
 from storage.format.batches import BATCH_HEADER_SIZE, LENGTH, LOG_OVERHEAD, MOST_BATCH_BYTES, BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
+from storage.format.control_records import ControlType, control_type
 from storage.format.decoder import Decoder
 from storage.types import MAX_OFFSET
 
@@ -39,6 +41,7 @@ __all__ = ["ClusterMetadata", "ClusterMetadataReader", "PartitionMetadata", "Top
 
 _WINDOW_BYTES = 1024 * 1024
 _WINDOW_ROWS = 4096
+_SNAPSHOT_HEADER = struct.Struct(">hq")  # version, time of the last record
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +122,22 @@ class ClusterMetadataReader:
         self._limit = end_offset
         problem = self._read_log(segments) or problem
         return self._replay, min(self._end_offset, end_offset), problem
+
+    def oldest_snapshot(self) -> tuple[int, int] | None:
+        """The offset that the oldest snapshot ends before, and the time of its last record, -1 if it cannot be read.
+        None: there is no snapshot. FileNotFoundError, OSError."""
+        snapshots = self._list()[1]
+        if not snapshots:
+            return None
+        name, file = snapshots[-1]
+        self._table.clear()
+        with suppress(StorageError, OSError, struct.error):
+            data = file.read(0, _WINDOW_BYTES)
+            scan(data, 0, self._table)
+            block = self._decoder.decode(data, self._table, 0, min(self._table.rows, 1), origin=0, control=True)
+            if len(block) and control_type(block.key(0)) is ControlType.SNAPSHOT_HEADER:
+                return name.end_offset, int(_SNAPSHOT_HEADER.unpack_from(block.value(0) or b"")[1])
+        return name.end_offset, -1
 
     def problem_of_newest_snapshot(self) -> StorageError | None:
         """Why the newest snapshot cannot be read as a whole, whatever older ones say; None also where there is none.

@@ -113,4 +113,3 @@ def _unread(error: StorageError | None, raw: bytes | None) -> StorageError | Non
 
 
 BROKER, CONTROLLER, FEATURE, PRODUCER_IDS = "broker", "controller", "feature", "producer ids"
-TOPIC, PARTITION, CONFIG = "topic", "partition", "configuration"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from storage.errors import (
     CorruptCheckpoint,
@@ -17,12 +17,9 @@ from storage.errors import (
 )
 from storage.files.metadata_records import (
     BROKER,
-    CONFIG,
     CONTROLLER,
     FEATURE,
-    PARTITION,
     PRODUCER_IDS,
-    TOPIC,
     MetadataRecord,
     ResourceType,
     VerbatimKind,
@@ -117,15 +114,6 @@ class ClusterMetadata:
         return {**self.broker_defaults, **own}
 
 
-class Change(NamedTuple):
-    """A change by a record: the state of something before and after it, None while it does not exist."""
-
-    kind: str
-    key: Key
-    before: Data | None
-    after: Data | None
-
-
 class MetadataReplay:
     """Applies metadata records one after the other. States are the data of the records that set them, and are never
     changed once they are there."""
@@ -143,9 +131,8 @@ class MetadataReplay:
         self._shown: dict[str, TopicMetadata] = {}
         self._changed: set[str] = set()
 
-    def apply(self, record: MetadataRecord) -> list[Change]:
-        """Applies one record; what that has changed, which is nothing within a transaction, and all of it at its end.
-        CorruptCheckpoint when it contradicts earlier ones."""
+    def apply(self, record: MetadataRecord) -> None:
+        """Applies one record, those of a transaction at its end. CorruptCheckpoint if it contradicts earlier ones."""
         match record.kind:
             case "BEGIN_TRANSACTION_RECORD" | "ABORT_TRANSACTION_RECORD":
                 self._in_transaction = record.kind == "BEGIN_TRANSACTION_RECORD"
@@ -154,82 +141,69 @@ class MetadataReplay:
                 ended = self._transaction.copy()
                 self._in_transaction = False
                 self._transaction.clear()
-                return [change for each in ended for change in self._apply(each)]
+                for each in ended:
+                    self._apply(each)
             case _ if self._in_transaction:
                 self._transaction.append(record)
             case _:
-                return self._apply(record)
-        return []
+                self._apply(record)
 
-    def _apply(self, record: MetadataRecord) -> list[Change]:
+    def _apply(self, record: MetadataRecord) -> None:
         kind, data, raw = record
         match kind:
             case "TOPIC_RECORD":
                 self._changed.add(data["name"])
                 self.topics[data["topicId"]] = data
-                return [Change(TOPIC, (data["topicId"],), None, data)]
             case "REMOVE_TOPIC_RECORD":
                 topic = self._topic(data["topicId"])
                 del self.topics[data["topicId"]]
                 self.partitions.pop(data["topicId"], None)
                 self.configs.pop((ResourceType.TOPIC, topic["name"]), None)
                 self._changed.add(topic["name"])
-                return [Change(TOPIC, (data["topicId"],), topic, None)]
             case "PARTITION_RECORD":
-                return [self._partition(data, data)]
+                self._partition(data, data)
             case "PARTITION_CHANGE_RECORD":
-                return [self._partition_change(data)]
+                self._partition_change(data)
             case "CONFIG_RECORD":
-                return [self._config(data)]
+                self._config(data)
             case "BROKER_REGISTRATION_CHANGE_RECORD" | "FENCE_BROKER_RECORD" | "UNFENCE_BROKER_RECORD":
-                return self._broker_change(kind, data)
+                self._broker_change(kind, data)
             case "CLEAR_ELR_RECORD":
-                return self._clear_elr(data["topicName"])
+                self._clear_elr(data["topicName"])
             case "CLIENT_QUOTA_RECORD":
                 entity = tuple(sorted(((part["entityType"], part["entityName"]) for part in data["entity"]), key=str))
-                return [self._other(VerbatimKind.QUOTA, (entity, data["key"]), None if data["remove"] else data, raw)]
+                self._other(VerbatimKind.QUOTA, (entity, data["key"]), None if data["remove"] else data, raw)
         if kind in _SET:
             name, fields = _SET[kind]
             after = None if kind == "FEATURE_LEVEL_RECORD" and data["featureLevel"] == 0 else data
-            return [self._other(name, tuple(data[each] for each in fields), after, raw)]
+            self._other(name, tuple(data[each] for each in fields), after, raw)
         if kind in _REMOVED:
             name, fields = _REMOVED[kind]
-            return [self._other(name, tuple(data[each] for each in fields), None, raw)]
-        return []
+            self._other(name, tuple(data[each] for each in fields), None, raw)
 
-    def _other(self, kind: str, key: Key, after: Data | None, raw: bytes = b"") -> Change:
-        before = self.others.pop((kind, key), None)
+    def _other(self, kind: str, key: Key, after: Data | None, raw: bytes = b"") -> None:
+        self.others.pop((kind, key), None)
         self._raw.pop((kind, key), None)
         if after is not None:
             self.others[kind, key] = after
             if kind in _NAMED:
                 self._raw[kind, key] = raw
-        return Change(kind, key, before, after)
 
-    def _config(self, data: Data) -> Change:
+    def _config(self, data: Data) -> None:
         resource = data["resourceType"], data["resourceName"]
         values = self.configs.setdefault(resource, {})
-        before = values.pop(data["name"], None)
+        values.pop(data["name"], None)
         if data["value"] is not None:
             values[data["name"]] = data["value"]
         if resource[0] == ResourceType.TOPIC:
             self._changed.add(resource[1])
-        return Change(
-            CONFIG,
-            (*resource, data["name"]),
-            None if before is None else {**data, "value": before},
-            None if data["value"] is None else data,
-        )
 
-    def _partition(self, data: Data, after: Data) -> Change:
+    def _partition(self, data: Data, after: Data) -> None:
         topic = self._topic(data["topicId"])
-        partitions = self.partitions.setdefault(data["topicId"], {})
-        before = partitions.get(data["partitionId"])
-        partitions[data["partitionId"]] = after
+        self.partitions.setdefault(data["topicId"], {})[data["partitionId"]] = after
         self._changed.add(topic["name"])
-        return Change(PARTITION, (data["topicId"], data["partitionId"]), before, after)
 
-    def _partition_change(self, data: Data) -> Change:
+    def _partition_change(self, data: Data) -> None:
         topic = self._topic(data["topicId"])
         before = self.partitions.get(data["topicId"], {}).get(data["partitionId"])
         if before is None:
@@ -240,23 +214,20 @@ class MetadataReplay:
         after = {**before, **{name: value for name, value in data.items() if value is not None}}
         after["leaderEpoch"] = before["leaderEpoch"] + ("leader" in data)
         after["partitionEpoch"] = before["partitionEpoch"] + 1
-        return self._partition(data, after)
+        self._partition(data, after)
 
-    def _clear_elr(self, name: str) -> list[Change]:
+    def _clear_elr(self, name: str) -> None:
         """Of a topic, or of all."""
-        chosen = [number for number, topic in self.topics.items() if name in ("", topic["name"])]
-        return [
-            self._partition(data, {name: value for name, value in data.items() if name not in _ELR})
-            for topic_id in chosen
-            for data in list(self.partitions.get(topic_id, {}).values())
-            if not _ELR.isdisjoint(data)
-        ]
+        for topic_id, topic in self.topics.items():
+            if name in ("", topic["name"]):
+                for data in list(self.partitions.get(topic_id, {}).values()):
+                    self._partition(data, {field: value for field, value in data.items() if field not in _ELR})
 
-    def _broker_change(self, kind: str, data: Data) -> list[Change]:
+    def _broker_change(self, kind: str, data: Data) -> None:
         number = data["brokerId" if "brokerId" in data else "id"]
         before = self.others.get((BROKER, (number,)))
         if before is None:  # its registration was passed over
-            return []
+            return
         after = dict(before)
         if kind != "BROKER_REGISTRATION_CHANGE_RECORD":
             after["fenced"] = kind == "FENCE_BROKER_RECORD"
@@ -264,7 +235,7 @@ class MetadataReplay:
             if data.get(name, 0):  # 1: set, -1: cleared
                 after[name] = data[name] > 0
         after |= {name: data[name] for name in ("logDirs", "cordonedLogDirs") if data.get(name) is not None}
-        return [self._other(BROKER, (number,), after)]
+        self._other(BROKER, (number,), after)
 
     def _topic(self, topic_id: str) -> Data:
         topic = self.topics.get(topic_id)

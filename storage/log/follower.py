@@ -23,7 +23,7 @@ class Replay(ABC):
     def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
         """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
         start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
-        for block in read_range(snapshot, start, control=self.control):
+        for block in read_range(snapshot, start, snapshot.log_end_offset, control=self.control):
             yield from self.apply_block(block, snapshot)
             if block.damage is not None:
                 yield block.damage.error

@@ -33,7 +33,7 @@ def offset_for_timestamp(
     """
     for segment in snapshot.segments:
         if retention_timestamp_ms(snapshot, segment) >= timestamp_ms:
-            return _below_end(snapshot, isolation, _first_at(snapshot, segment, timestamp_ms))
+            return _below_end(snapshot, isolation, first_at(snapshot, segment, timestamp_ms))
         if may_reach(snapshot, segment, timestamp_ms):
             _check(snapshot, segment)
     return None
@@ -45,7 +45,7 @@ def _check(snapshot: LogSnapshot, segment: Segment) -> None:
         block.check()
 
 
-def _first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
+def first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> TimestampOffset | None:
     """The segment's first record from the log start on with a timestamp >= `timestamp_ms`."""
     log_start = snapshot.log_start_offset
     start = position_for_timestamp(snapshot, segment, timestamp_ms)

@@ -292,7 +292,9 @@ def ascending_rows(table: BatchTable, rows: int, last_offset: int, end_offset: i
 def _end_offset(snapshot: LogSnapshot, segment: Segment) -> int:
     """All offsets of the segment lie below this one."""
     later = snapshot.segment_index(segment.base_offset) + 1
-    return snapshot.segments[later].base_offset if later < len(snapshot.segments) else snapshot.log_end_offset
+    if later < len(snapshot.segments):
+        return snapshot.segments[later].base_offset
+    return max(snapshot.log_end_offset, snapshot.last_batch_end)
 
 
 def _wrong_row(data: memoryview, origin: int, table: BatchTable, row: int, last_offset: int, end_offset: int) -> int:

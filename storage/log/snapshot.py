@@ -58,8 +58,8 @@ class LogSnapshot:
     `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
     the tail is torn, garbage, preallocated or being written. `generation`: how many truncations were seen
     (storage.log.lineage); within one, an offset below `log_end_offset` keeps its meaning. `epochs`: as the log's
-    leader-epoch-checkpoint has them. `identity`: of the directory, as far as it is known, for a log that another
-    process writes.
+    leader-epoch-checkpoint has them. `last_batch_end`: if `log_end_offset` is within a batch (`storage.log.earlier`), the
+    offset after this batch. `identity`: of the directory, as far as it is known, for a log that another process writes.
     """
 
     tp: TopicPartition
@@ -73,6 +73,7 @@ class LogSnapshot:
     identity: DirIdentity | None = field(default=None, repr=False, compare=False)
     remote_offsets: OffsetRange | None = None
     epochs: LeaderEpochs = field(default=LeaderEpochs(), repr=False, compare=False)
+    last_batch_end: int = 0
 
     @property
     def active(self) -> Segment | None:

@@ -15,7 +15,7 @@ READS = {
     "dump": ("{file}",),
     "fetch": ("{log} {tp} --offset 0 --max-bytes 100000",),
     "groups": ("{log}", "{log} g1"),
-    "metadata": ("{log}", "{log} --json", "{log} --diff 2024-01-01"),
+    "metadata": ("{log}", "{log} --json", "{log} --at 2024-01-01"),
     "mirror": ("{log} {out}", "{log} {out} --manifest {out}.json"),
     "recover": ("{log} --dry-run", "{log} --dry-run --json"),
     "compact": ("{log} {tp} --dry-run",),

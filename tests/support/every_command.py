@@ -59,7 +59,7 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
         ["LOGS", "--to", "OUT", "--link"],
         ["LOGS/orders-0", "--to", "OUT", "--until", "2024-01-01", "--dry-run"],
     ],
-    "metadata": [["LOGS"], ["LOGS", "--diff", "2024-01-01"]],
+    "metadata": [["LOGS"], ["LOGS", "--at", "2024-01-01"]],
     "salvage": [["LOGS", "orders/0", "--to", "OUT"]],
     "schemas": [["LOGS"], ["LOGS", "--to", "OUT"]],
     "spark export": [["LOGS", "OUT", "orders", *_SPARK]],

@@ -172,7 +172,7 @@ def test_records_in_any_order_and_damaged_ones(seed, tmp_path):
     built = build_log_dir(log_dir, topics)
     for command in (
         ("metadata", log_dir), ("metadata", log_dir, "--json", "--secrets"),
-        ("metadata", log_dir, "--diff", "2020-01-01"),
+        ("metadata", log_dir, "--at", "2020-01-01"),
         ("groups", log_dir), ("groups", log_dir, "--json"), ("transactions", log_dir, "--json"),
         ("doctor", log_dir, "--json"), ("verify", log_dir), ("topics", "describe", log_dir),
         ("revive", log_dir, "--to", tmp_path / "new"),

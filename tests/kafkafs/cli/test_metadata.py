@@ -1,4 +1,4 @@
-"""`kafkafs metadata`: secrets, snapshots, and changes that add up. See also transcripts/metadata.txt."""
+"""`kafkafs metadata`: secrets and snapshots. See also transcripts/metadata.txt."""
 
 import json
 
@@ -17,17 +17,13 @@ def state(*args):
     return json.loads(output_of("metadata", *args, "--json"))
 
 
-def changes(*args):
-    return [json.loads(line) for line in output_of("metadata", *args, "--json").splitlines()]
-
-
 def test_what_is_secret_needs_an_option():
     credentials = [
         [line["value"]["data"][name] for name in ("salt", "storedKey", "serverKey")]
         for line in golden("internal", QUORUM)
         if "value" in line and line["value"]["type"] == "USER_SCRAM_CREDENTIAL_RECORD"
     ]
-    for arguments in ([], ["--json"], ["--diff", "2026-11-23"], ["--diff", "2026-11-23", "--json"]):
+    for arguments in ([], ["--json"]):
         printed = output_of("metadata", LOGS, *arguments).decode()
         assert [secret for secrets in credentials for secret in secrets if secret in printed] == []
     shown = output_of("metadata", LOGS, "--json", "--secrets").decode()
@@ -71,15 +67,10 @@ def test_the_log_and_each_snapshot_describe_the_same(fixture, tmp_path):
         assert comparable(state(logs, *arguments)) == comparable(state(alone, *arguments))
 
 
-def test_changes_add_up():
-    begin = "2026-11-23T00:00"
-    lines = changes(LOGS, "--diff", begin)
-    assert [line["offset"] for line in lines] == sorted(line["offset"] for line in lines)
-    broker = [line for line in lines if (line["kind"], line["name"]) == ("broker", "99")]
-    assert (broker[0]["before"], broker[-1]["after"]) == (None, None)
-    middle = broker[-1]["time"]
-    earlier, later = changes(LOGS, "--diff", begin, middle), changes(LOGS, "--diff", middle)
-    assert earlier + later == lines
-    assert changes(LOGS, "--diff", begin, "--time", middle) == earlier
-    assert earlier[-1]["offset"] < state(LOGS, "--time", middle)["end_offset"] <= later[0]["offset"]
-    assert len(output_of("metadata", LOGS, "--diff", begin).splitlines()) == len(lines)
+def test_the_state_of_a_time_has_the_records_up_to_it():
+    lines = output_of("cat", LOGS, "__cluster_metadata", "--format", "%T %o\\n").split(b"\n")[:-1]
+    for line in lines[::20]:
+        time_ms = int(line.split()[0])
+        later = [int(other.split()[1]) for other in lines if int(other.split()[0]) > time_ms]
+        shown = state(LOGS, "--at", time_ms)
+        assert not later or shown == state(LOGS, "--offset", min(later))
