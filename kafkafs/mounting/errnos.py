@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kafkafs.reading.growth import SizeWasEstimated
 from kafkafs.tree.paths import NameTooLong, NoSuchPath
 from storage import errors
 
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 _ERRNO: tuple[tuple[type[Exception], int], ...] = (
     (errors.OffsetOutOfRange, errno.ERANGE),
     (errors.LogTruncated, errno.ESTALE),
+    (SizeWasEstimated, errno.ESTALE),
     (errors.CorruptData, errno.EIO),
     (errors.UnsupportedFormat, errno.EPROTO),
     (errors.RecordTooLarge, errno.EMSGSIZE),

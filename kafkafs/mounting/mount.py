@@ -366,6 +366,8 @@ def _tree_options(options: MountOptions) -> TreeOptions:
     chosen = TreeOptions(isolation=options.isolation, clamp=options.clamp, keys=options.keys)
     if options.cache_bytes is not None:
         chosen = dataclasses.replace(chosen, cache_bytes=options.cache_bytes)
+    if options.exact_sizes or options.exact_below is not None:
+        chosen = dataclasses.replace(chosen, exact_below=None if options.exact_sizes else options.exact_below)
     if options.latest_bytes is not None:
         chosen = dataclasses.replace(chosen, latest_bytes=options.latest_bytes)
     return chosen

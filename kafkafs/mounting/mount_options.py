@@ -88,6 +88,8 @@ class MountOptions:
     log: Path | None = None
     cache_bytes: int | None = None
     latest_bytes: int | None = None
+    exact_below: int | None = None
+    exact_sizes: bool = False
     config: Path | None = None
     schemas: Path | None = None
     tier: tuple[str, ...] = ()
@@ -196,6 +198,8 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "keys": (_choice("keys", "keys", {"on": True, "off": False}), "off"),
     "log": (lambda options, value: replace(options, log=Path(value)), "/var/log/kafkafs.log"),
     "cache_size": (_size("cache_size", "cache_bytes", _LEAST_CACHE_BYTES), "64M"),
+    "exact_below": (_size("exact_below", "exact_below", 0), "64M"),
+    "sizes": (_choice("sizes", "exact_sizes", {"exact": True, "estimated": False}), "exact"),
     "latest_memory": (_size("latest_memory", "latest_bytes", _LEAST_LATEST_BYTES), "512M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
     "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),

@@ -308,6 +308,11 @@ class Extent:
                 self.pieces = pieces
             self._task = task
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all messages of its segment, as far as it is measured."""
+        return self.wanted is None and self.pieces.start == 0
+
     def pass_over(self, start: int, end: int) -> None:
         """Marks the file positions from `start` to `end` as measured, because nothing wanted is there.
 

@@ -3,6 +3,7 @@
     begin     the name is resolved; positions begin at its first message
     follow    positions stay: messages that retention and compaction remove keep their bytes, new ones are added at the
               end; a truncation ends the view
+    reach     a reader of a large view that nobody has measured asks for what is in its gap (ends.py)
 
 Each takes a snapshot and returns a new value, or raises and has changed nothing: the caller still has the last value
 and may try again with another snapshot. The extents that views share only ever learn more.
@@ -10,14 +11,14 @@ and may try again with another snapshot. The extents that views share only ever 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kafkafs.reading.layout import Cursor, Layout, spans_from
-from kafkafs.reading.plans import Plan
+from kafkafs.reading.layout import Cursor, Gap, Layout, Run, Span, cursor_at, offset_before, spans_from
+from kafkafs.reading.plans import OffsetPlan, Plan
 from kafkafs.reading.selection import Question, Selection
-from storage.errors import LogTruncated, OffsetOutOfRange
+from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone, StorageError
 from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
@@ -42,14 +43,54 @@ class Shown:
     layout: Layout
     looked_at: tuple[Segment, ...]
     tally: Tally
+    ends: Ends | None = None
+
+
+DEFAULT_EXACT_BELOW = 1 << 30  # measured in about a second
+
+
+class SizeWasEstimated(StorageError):
+    """The size that an open file has shown turned out to be wrong, and what was read from its end is not where it
+    would have to be."""
+
+
+# A large view that nobody has measured begins with its two ends. The *front* is the view as it would be if its log were
+# shorter: it is right, and goes on as a reader comes nearer to where it ends. The *back* is the range of the last
+# messages, in front of which earlier ones are put. Between them is the gap, whose size is estimated, so that only
+# the position of the back may be wrong.
+#
+#     reads                                      what happens
+#     on from where the reader was, or near      the front goes on. At the end of the log the view is exact, and that
+#     the front                                  is its end, whatever size was shown
+#     at the back, or near                       the back goes on, backwards; the handle is *anchored*: it keeps these
+#                                                positions, and what is appended comes after them
+#     elsewhere                                  everything is measured
+#
+# Once everything is measured, an anchored handle goes on if the estimate was right by chance. Otherwise it can go on
+# at its back, but its gap cannot be filled: reads there fail.
+
+
+class Ends(NamedTuple):
+    """The ends of a view that has a gap. `position`: where the back begins; without a back, the least size that the
+    view shows. `step`: how many bytes of files the next step of a sequential reader measures."""
+
+    front: Shown
+    back: Shown | None
+    position: int
+    step: int
+    anchored: bool = False
 
 
 class Growth:
     """The steps of one view. Holds no state."""
 
-    def __init__(self, question: Question, plan: Callable[[Selection], Plan]) -> None:
+    def __init__(self, question: Question, plan: Callable[[Selection], Plan], exact_below: int | None = None) -> None:
+        """`exact_below`: a view of offsets with more bytes of files that nobody has measured begins with a gap; None:
+        never."""
         self._question = question
         self._make_plan = plan
+        self._exact_below = exact_below
+        self._step = 0 if exact_below is None else min(max(exact_below // 4, _LEAST_STEP), _FIRST_STEP)
 
     def begin(self, snapshot: LogSnapshot, now_ms: int) -> Shown:
         """What a file opened now shows. OffsetOutOfRange; SegmentGone and Raced: try again with a newer snapshot."""
@@ -57,7 +98,7 @@ class Growth:
         start = selection.start_offset
         layout = Layout.of(Cursor(start), (), NO_TIMESTAMP, complete=False)
         shown = Shown(snapshot, selection, self._make_plan(selection), layout, (), Tally(start, 0))
-        return self._grown(shown, snapshot)
+        return self._begun_at_ends(shown) if self._is_large(shown) else self._grown(shown, snapshot)
 
     def follow(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
         """What a file shows now to a reader that has had it open since it showed `shown`. LogTruncated; SegmentGone and
@@ -66,7 +107,24 @@ class Growth:
             return shown
         if snapshot.generation != shown.snapshot.generation:
             raise LogTruncated(f"{snapshot.tp} was truncated while this file was open", advice="Open it again")
-        return self._grown(shown, snapshot)
+        if shown.ends is None:
+            return self._grown(shown, snapshot)
+        back = shown.ends.back
+        return _joined(shown.ends._replace(back=None if back is None else self._grown(back, snapshot)), snapshot)
+
+    def reach(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, *, goes_on: bool) -> Shown:
+        """`shown`, followed, with what a reader needs to read from `start` to `end`. `goes_on`: it has read all that
+        is before, from the front. As `follow`; SegmentGone also when what is in the gap has been deleted, and
+        SizeWasEstimated."""
+        shown = self.follow(shown, snapshot)
+        while not shown.layout.covers(start, min(end, shown.layout.size)):
+            shown = self._nearer(shown, snapshot, start, end, goes_on=goes_on)
+        return shown
+
+    def is_measured(self, shown: Shown, snapshot: LogSnapshot) -> bool:
+        """Whether a view with a gap would begin without one now."""
+        start = shown.selection.start_offset
+        return not self._is_large(replace(shown, layout=replace(shown.layout, cursor=Cursor(start))), snapshot)
 
     def would_begin_alike(self, shown: Shown, snapshot: LogSnapshot, now_ms: int) -> bool:
         """Whether `shown`, followed to `snapshot`, equals what `begin` would return."""
@@ -87,7 +145,96 @@ class Growth:
             return False
         return now.start_offset == selection.start_offset
 
-    def _grown(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
+    def _is_large(self, shown: Shown, snapshot: LogSnapshot | None = None) -> bool:
+        """Whether too much of what is behind the cursor has not been measured."""
+        plan, selection, snapshot = shown.plan, shown.selection, snapshot or shown.snapshot
+        if self._exact_below is None or not isinstance(plan, OffsetPlan):
+            return False
+        if selection.end_offset is not None or selection.limit is not None:
+            return False
+        unmeasured = 0
+        for span in self._spans(snapshot, shown.layout.cursor):
+            unmeasured += plan.unmeasured(snapshot, span)
+            if unmeasured > self._exact_below:
+                return True
+        return False
+
+    def _spans(self, snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None = None) -> list[Span]:
+        return spans_from(snapshot, cursor, end_offset, visible_end(snapshot, self._question.isolation))[0]
+
+    def _begun_at_ends(self, shown: Shown) -> Shown:
+        snapshot = shown.snapshot
+        front = self._grown(shown, snapshot, most=self._step)
+        first = offset_before(snapshot, visible_end(snapshot, self._question.isolation), self._step)
+        between = self._bytes(snapshot, front.layout.cursor, first)
+        if between <= self._step:
+            return self._grown(front, snapshot)
+        back = self._grown(_from(shown, first), snapshot)
+        measured = self._bytes(snapshot, shown.layout.cursor) - between
+        rendered = front.layout.size + back.layout.size
+        gap = max(1, between * rendered // max(1, measured) if rendered else between)
+        return _joined(Ends(front, back, front.layout.size + gap, self._step), snapshot)
+
+    def _bytes(self, snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None = None) -> int:
+        """Of files, from a cursor on."""
+        return sum(span.end - span.start for span in self._spans(snapshot, cursor, end_offset))
+
+    def _nearer(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, *, goes_on: bool) -> Shown:
+        """With less of a gap, or none."""
+        assert shown.ends is not None
+        assert self._exact_below is not None
+        front, back, position, step, anchored = shown.ends
+        at_front = start <= front.layout.size and (goes_on or anchored or back is None)
+        if not at_front and back is not None and end >= position - self._exact_below:
+            return self._further_back(shown.ends, snapshot, start)
+        near = at_front or start <= front.layout.size + self._exact_below
+        front = self._further(front, snapshot, step if near else None)
+        if _covered(front) >= visible_end(snapshot, self._question.isolation):
+            return self._whole(shown, front)
+        if anchored and (front.layout.size >= position or (back is not None and _covered(front) > _start(back))):
+            return self._whole(shown, self._further(front, snapshot, None))
+        if front.layout.size >= position:
+            back, position = None, shown.layout.size
+        return _joined(Ends(front, back, position, min(2 * step, _MOST_STEP), anchored), snapshot)
+
+    def _further(self, front: Shown, snapshot: LogSnapshot, most: int | None) -> Shown:
+        if snapshot.log_start_offset > _covered(front):
+            raise SegmentGone(
+                f"messages of {snapshot.tp} that this file had have been deleted before they were read",
+                offset=_covered(front), advice="Open it again",
+            )  # fmt: skip
+        return self._grown(front, snapshot, most)
+
+    def _further_back(self, ends: Ends, snapshot: LogSnapshot, start: int) -> Shown:
+        """With messages in front of the back, down to the position `start` if there are as many as estimated."""
+        front, back, position, step, anchored = ends
+        assert back is not None
+        if start >= position:
+            return _joined(ends._replace(anchored=True), snapshot)
+        before = _start(back)
+        first = max(offset_before(snapshot, before, max(step, position - start)), _covered(front))
+        if first >= before:
+            raise _estimated(snapshot)
+        part = self._grown(_from(front, first, before), snapshot)
+        shift = part.layout.size
+        if first == _covered(front) or position - shift <= front.layout.size:
+            raise _estimated(snapshot)
+        runs = (*part.layout.runs, *_moved(back.layout.runs, shift))
+        greatest = max(part.layout.greatest, back.layout.greatest)
+        layout = Layout.of(back.layout.cursor, runs, greatest, False, back.layout.unlisted | part.layout.unlisted)
+        back = replace(back, selection=replace(back.selection, start_offset=first), layout=layout)
+        return _joined(Ends(front, back, position - shift, min(2 * step, _MOST_STEP), anchored), snapshot)
+
+    @staticmethod
+    def _whole(shown: Shown, whole: Shown) -> Shown:
+        """Everything is measured: the exact view, unless a reader has seen other positions."""
+        assert shown.ends is not None
+        if shown.ends.anchored and whole.layout.size != shown.layout.size:
+            raise _estimated(whole.snapshot)
+        return whole
+
+    def _grown(self, shown: Shown, snapshot: LogSnapshot, most: int | None = None) -> Shown:
+        """With all that the log has now; `most`: with so many bytes of its files, or a little more."""
         layout, selection, tally = shown.layout, shown.selection, shown.tally
         runs, greatest, cursor, complete = list(layout.runs), layout.greatest, layout.cursor, layout.complete
         looked_at = shown.looked_at
@@ -99,15 +246,38 @@ class Growth:
             spans, cursor = spans_from(snapshot, cursor, end_offset, visible)
             looked_at = snapshot.segments
             complete = self._question.is_fixed or (end_offset is not None and cursor.next_offset >= end_offset)
+            if most is not None:
+                spans, cursor = self._first(shown, snapshot, spans, cursor, most)
             for span in spans:
                 grows = span is spans[-1] and not complete
                 greatest = max(greatest, shown.plan.add(snapshot, runs, span, grows=grows))
             if complete:
                 runs = [run for run in runs if run.end > run.start]  # without those that were to grow
-        listed = set(snapshot.segments)
-        unlisted = frozenset(run.segment for run in runs if run.segment not in listed)
-        layout = Layout.of(cursor, runs, greatest, complete, unlisted)
+        layout = Layout.of(cursor, runs, greatest, complete, _unlisted(runs, snapshot))
         return Shown(snapshot, selection, shown.plan, layout, looked_at, tally)
+
+    @staticmethod
+    def _first(
+        shown: Shown, snapshot: LogSnapshot, spans: list[Span], cursor: Cursor, most: int
+    ) -> tuple[list[Span], Cursor]:
+        """The first of the spans, measured, up to the first that has more than `most` bytes left; and the cursor."""
+        plan, runs, first = shown.plan, list(shown.layout.runs), list[Span]()
+        assert isinstance(plan, OffsetPlan)
+        for span in spans:
+            if most <= 0:
+                return first, Cursor(span.segment.base_offset, first[-1].segment, first[-1].end)
+            end = span.start
+            behind = None
+            while behind is None:
+                end = plan.measure(snapshot, runs if span is spans[0] else [], span, min(span.end, end + most))
+                if end == span.end:
+                    break
+                behind = cursor_at(snapshot, span.segment, end)
+            first.append(span._replace(end=end))
+            if behind is not None:
+                return first, behind
+            most -= end - span.start
+        return first, cursor
 
     def _counted(
         self, snapshot: LogSnapshot, selection: Selection, tally: Tally, visible: int
@@ -121,3 +291,52 @@ class Growth:
         if visible <= tally.offset:
             return selection, tally
         return selection, Tally(visible, tally.messages + count_messages(snapshot, tally.offset, visible, isolation))
+
+
+_LEAST_STEP = 4 << 10  # of files
+_FIRST_STEP = 1 << 20
+_MOST_STEP = 32 << 20
+
+
+def _unlisted(runs: Iterable[Run], snapshot: LogSnapshot) -> frozenset[Segment]:
+    listed = set(snapshot.segments)
+    return frozenset(run.segment for run in runs if run.segment not in listed)
+
+
+def _joined(ends: Ends, snapshot: LogSnapshot) -> Shown:
+    """A view with these ends."""
+    front, back = ends.front, ends.back
+    size, greatest, runs = front.layout.size, front.layout.greatest, front.layout.runs
+    gap = Gap(size, max(ends.position, size + 1), ends.anchored)
+    if back is not None:
+        greatest = max(greatest, back.layout.greatest)
+        runs += _moved(back.layout.runs, ends.position)
+    layout = Layout.of(front.layout.cursor, runs, greatest, False, _unlisted(runs, snapshot), gap)
+    return replace(front, snapshot=snapshot, layout=layout, ends=ends)
+
+
+def _from(shown: Shown, first: int, end: int | None = None) -> Shown:
+    """Nothing yet of a view's messages from the offset `first` up to `end`."""
+    layout = Layout.of(Cursor(first), (), NO_TIMESTAMP, complete=False)
+    return replace(shown, selection=replace(shown.selection, start_offset=first, end_offset=end), layout=layout)
+
+
+def _moved(runs: Iterable[Run], by: int) -> tuple[Run, ...]:
+    return tuple(run._replace(start=run.start + by, end=run.end + by) for run in runs)
+
+
+def _covered(shown: Shown) -> int:
+    """The offset below which a front has everything."""
+    return shown.layout.cursor.next_offset
+
+
+def _start(back: Shown) -> int:
+    """The offset from which a back has everything."""
+    return back.selection.start_offset
+
+
+def _estimated(snapshot: LogSnapshot) -> SizeWasEstimated:
+    return SizeWasEstimated(
+        f"the size of this file of {snapshot.tp} was an estimate, and its last messages are not where it showed them",
+        advice="Open it again: the messages that have been measured meanwhile have their positions",
+    )

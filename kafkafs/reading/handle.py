@@ -183,6 +183,7 @@ class OpenView:
         self._content = content
         # of one reader
         self._seen = layout
+        self._next = 0  # up to where it has read from the front
         self._is_open = True
 
     @property
@@ -198,11 +199,17 @@ class OpenView:
             return self._state.glance_at(self.positions).size
 
     def layout_to_read(self, offset: int, size: int) -> Layout:
-        """The layout to answer a read from. LogTruncated; SegmentGone when the handle's place in it is gone."""
+        """The layout to answer a read from. LogTruncated; SegmentGone when the handle's place in it is gone;
+        SizeWasEstimated."""
         positions = self.positions
         if offset + size > positions.layout.size or self._state.is_older_than(positions, LOOK_S):
             self.look()
         layout = positions.layout
+        if not layout.covers(offset, offset + size):
+            with _ended_by_removal():
+                layout = self._state.reach(positions, offset, offset + size, goes_on=offset <= self._next)
+        if offset <= self._next:
+            self._next = max(self._next, offset + size)
         if self._own is not None and layout is not self._seen:
             if layout.runs != self._own.runs:
                 raise SegmentGone("what this file showed has changed", advice="Open it again")

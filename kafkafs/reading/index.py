@@ -52,6 +52,7 @@ def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
 
 KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
 KEPT_STRETCHES = 1024
+_LITTLE_BYTES = 8 << 20  # of a segment, measured because it is before what is needed
 
 
 _WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
@@ -78,8 +79,28 @@ class ViewIndex:
         self._stretches = LRUCache(KEPT_STRETCHES)
         self._saved: WeakKeyDictionary[Extent, Pieces] = WeakKeyDictionary()  # what `keep` has kept last
 
-    def held(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent | None:
-        """A whole segment, measured at least up to the position `end`; None if all of it would have to be measured."""
+    def held(
+        self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int, start: int = 0
+    ) -> Extent | None:
+        """A whole segment, measured at least up to the position `end`; None if much before the position `start` would
+        have to be measured, or all of it."""
+        extent = self._known(snapshot, segment, rendition)
+        if extent is None or extent.pieces.file_end + _LITTLE_BYTES < start:
+            return None
+        self.extend(extent, snapshot, end)
+        return extent
+
+    def measured_end(
+        self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, start: int, wanted: RecordFilter | None
+    ) -> int:
+        """Up to which file position the batches from the position `start` on have been measured."""
+        whole = self._known(snapshot, segment, rendition)
+        with self._lock:
+            stretch = self._stretches.get((_key(snapshot, segment, rendition), start, None, wanted))
+        return max(start, *(0 if extent is None else extent.pieces.file_end for extent in (whole, stretch)))
+
+    def _known(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
+        """A whole segment of which something has been measured, by this mount or an earlier one."""
         key = _key(snapshot, segment, rendition)
         with self._lock:
             extent = self._whole.get(key)
@@ -90,7 +111,6 @@ class ViewIndex:
             if extent is None:
                 return None
             extent = self._hold(key, extent)
-        self._extend_whole(extent, snapshot, end)
         return extent
 
     def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
@@ -122,7 +142,7 @@ class ViewIndex:
         extent = self.held(snapshot, segment, rendition, end)
         if extent is None:
             extent = self._hold(_key(snapshot, segment, rendition), Extent(segment, rendition, None, 0))
-            self._extend_whole(extent, snapshot, end)
+            self.extend(extent, snapshot, end)
         return extent
 
     def stretch(
@@ -146,10 +166,15 @@ class ViewIndex:
         self.extend(extent, snapshot, end)
         return extent
 
-    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int, keys: KeyIndex | None = None) -> None:
-        """Measures more of an extent, up to the position `end`. `keys`: see Extent.extend."""
-        with self.scanning(extent.segment.log.path, end - extent.pieces.file_end) as on_bytes:
-            extent.extend(snapshot, end, self.workers, on_bytes, keys)
+    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
+        """Measures more of an extent, up to the position `end`; a segment that is measured to its end is kept."""
+        segment, whole = extent.segment, extent.is_whole
+        with self.scanning(segment.log.path, end - extent.pieces.file_end) as on_bytes:
+            extent.extend(snapshot, end, self.workers, on_bytes, self.keys if whole else None)
+        if not whole or extent.kept or self._store is None:
+            return
+        if segment.sealed and extent.pieces.file_end == segment.size:
+            extent.kept = self._save(extent)
 
     def forget(self, segment: Segment) -> None:
         """Drops what was measured of a segment, so that new layouts do not use it."""
@@ -193,12 +218,6 @@ class ViewIndex:
         """A scan of so many bytes of `path`, a file or a log, to be told of each step: it shows in @status.json, and
         ends with an OSError when the mount does."""
         return self._scans.scan(path, total_bytes)
-
-    def _extend_whole(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
-        segment = extent.segment
-        self.extend(extent, snapshot, end, self.keys)
-        if segment.sealed and extent.pieces.file_end == segment.size and not extent.kept and self._store is not None:
-            extent.kept = self._save(extent)
 
     def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
         """The extent to use for `key`: this one, or the one that another thread has stored meanwhile."""

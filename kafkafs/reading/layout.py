@@ -34,11 +34,21 @@ class Run(NamedTuple):
     file_end: int
 
 
+class Gap(NamedTuple):
+    """The bytes of a view from `start` to `end` are not known: nobody has measured the messages between its first and
+    its last runs, and `end` is an estimate. `anchored`: a reader has seen what is behind."""
+
+    start: int
+    end: int
+    anchored: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All runs of a view, in order and without gaps. `cursor`: what they cover. `greatest`: the greatest timestamp in
-    them, -1 if there is none or it is unknown. `complete`: nothing appended later can belong to it (`Selection`).
-    `unlisted`: segments that the log no longer lists, whose files may vanish at any time."""
+    """All runs of a view, in order, without gaps other than `gap`. `cursor`: what they cover, up to the gap.
+    `greatest`: the greatest timestamp in them, -1 if there is none or it is unknown. `complete`: nothing appended later
+    can belong to it (`Selection`). `unlisted`: segments that the log no longer lists, whose files may vanish at any
+    time."""
 
     cursor: Cursor
     runs: tuple[Run, ...] = ()
@@ -46,17 +56,34 @@ class Layout:
     complete: bool = False
     unlisted: frozenset[Segment] = frozenset()
     starts: tuple[int, ...] = field(default=(), compare=False)
+    gap: Gap | None = None
 
     @staticmethod
     def of(
-        cursor: Cursor, runs: Sequence[Run], greatest: int, complete: bool, unlisted: frozenset[Segment] = frozenset()
+        cursor: Cursor,
+        runs: Sequence[Run],
+        greatest: int,
+        complete: bool,
+        unlisted: frozenset[Segment] = frozenset(),
+        gap: Gap | None = None,
     ) -> Layout:
-        return Layout(cursor, tuple(runs), greatest, complete, unlisted, tuple(run.start for run in runs))
+        return Layout(cursor, tuple(runs), greatest, complete, unlisted, tuple(run.start for run in runs), gap)
 
     @property
     def size(self) -> int:
-        """Bytes of the view."""
-        return self.runs[-1].end if self.runs else 0
+        """Bytes of the view; an estimate if it has a gap."""
+        end = self.runs[-1].end if self.runs else 0
+        return end if self.gap is None else max(end, self.gap.end)
+
+    def covers(self, position: int, end: int) -> bool:
+        """Whether the bytes from `position` to `end` can be read: they are before the gap, or behind it for a reader
+        that has seen what is there."""
+        gap = self.gap
+        return gap is None or end <= gap.start or (gap.anchored and position >= gap.end)
+
+    def end_from(self, position: int) -> int:
+        """Where the bytes end that can be read on from `position`."""
+        return self.size if self.gap is None or position >= self.gap.end else self.gap.start
 
     @property
     def may_fail(self) -> bool:
@@ -132,6 +159,32 @@ def spans_from(
     if last_index < first_index:  # nothing but a gap
         return [], Cursor(bound, snapshot.segments[first_index], position)
     return spans, Cursor(bound, snapshot.segments[last_index], end)
+
+
+def cursor_at(snapshot: LogSnapshot, segment: Segment, position: int) -> Cursor | None:
+    """The cursor in front of the batch that begins at `position`; None where it does not tell its offset."""
+    base_offset, _ = _batch(snapshot, segment, position)
+    return None if base_offset < 0 else Cursor(base_offset, segment, position)
+
+
+def offset_before(snapshot: LogSnapshot, offset: int, size: int) -> int:
+    """The offset of a batch that begins at least `size` bytes of files before the messages from `offset` on, or where
+    the log starts. Logs that have grown a little give the same."""
+    found = None if offset >= snapshot.log_end_offset else find_batch(snapshot, offset)
+    grid = size
+    slot = len(snapshot.segments) - 1 if found is None else found.segment_index
+    position = snapshot.end_position(snapshot.segments[slot]) if found is None else found.position
+    while slot > 0 and position < size:
+        size -= position
+        slot -= 1
+        position = snapshot.end_position(snapshot.segments[slot])
+    segment = snapshot.segments[slot]
+    position = max(0, position - size)
+    end = snapshot.end_position(segment)
+    start = segment.floor_position(position - position % grid + 1, end) if position else 0
+    batch = segment.batch_at(start, end) if start else None
+    base_offset = segment.base_offset if batch is None else int(batch.base_offset[0])
+    return max(segment.base_offset, base_offset, snapshot.log_start_offset)
 
 
 def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None] | None:

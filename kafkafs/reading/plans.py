@@ -126,6 +126,30 @@ class RenderedPlan:
 class OffsetPlan(RenderedPlan):
     """The plan of a range of offsets."""
 
+    def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
+        """How many bytes of the span's file `add` would measure."""
+        measured = self._index.measured_end(snapshot, span.segment, self._rendition, span.start, span.wanted)
+        return max(0, span.end - measured)
+
+    def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
+        """Measures the span up to the file position `end` at least. Returns up to where it is measured, where a batch
+        ends: for a span that ends there, `add` measures nothing."""
+        extent: Extent | None
+        if self._continues(runs, span):
+            extent = runs[-1].extent
+            assert extent is not None
+            self._index.extend(extent, snapshot, end)
+        elif span.start == 0 and span.wanted is None:
+            extent = self._index.whole(snapshot, span.segment, self._rendition, end)
+        else:
+            extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
+            if extent is None:
+                extent = self._index.stretch(
+                    snapshot, span.segment, self._rendition, span.start, end, span.wanted, grows=True
+                )
+        _check_not_raced(extent.pieces, span)
+        return extent.pieces.file_end
+
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if self._continues(runs, span):
             return self._lengthen(snapshot, runs, span)
@@ -134,7 +158,7 @@ class OffsetPlan(RenderedPlan):
             extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
             return self._add_extent(runs, span, extent, grows=grows)
         grows = grows and span.natural
-        held = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        held = self._index.held(snapshot, span.segment, self._rendition, span.end, span.start)
         first, last = (0, 0) if held is None else self._whole_pieces(held.pieces, span)
         if held is None or first >= last:
             return self._add_measured(snapshot, runs, span, span.start, span.end, span.wanted, grows=grows)
@@ -182,7 +206,7 @@ class TimePlan(RenderedPlan):
             return NO_TIMESTAMP
         if not span.natural:  # up to a cut
             return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=False)
-        extent = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        extent = self._index.held(snapshot, span.segment, self._rendition, span.end, span.start)
         if extent is None and span.start > snapshot.end_position(span.segment) // 2:
             stretch = self._filtered(snapshot, span, span.start, span.end, grows=grows)
             if not stretch.pieces.is_damaged:
@@ -220,7 +244,7 @@ class TimePlan(RenderedPlan):
             return
         if greatest_timestamp(snapshot, span.segment).timestamp < times.end_ms:
             return
-        whole = self._index.held(snapshot, span.segment, self._rendition, span.end)
+        whole = self._index.held(snapshot, span.segment, self._rendition, span.end, span.start)
         if whole is None or whole.pieces.file_end != span.end:
             return
         columns = whole.pieces.columns[:, whole.pieces.row_of(span.start) :]

@@ -265,7 +265,7 @@ class RenderedHandle(ViewHandle):
             return  # reading only the head of a file does not justify rendering much
         held = self._shown
         ahead = max(self._ahead, position if held is None else held[1].end)
-        while ahead < layout.size and ahead - position < _AHEAD_BYTES:
+        while ahead < layout.end_from(position) and ahead - position < _AHEAD_BYTES:
             shown = shown_piece_at(layout, ahead, grouped=True)
             self._submit(shown)
             ahead = shown.end

@@ -151,15 +151,16 @@ class ViewState:
         clocks: Clocks,
         callers: Callers | None = None,
         pages: PathPages | None = None,
+        exact_below: int | None = None,
     ) -> None:
         """`log`: when its topic is made again, the path shows another log (StateTable). `pages`: of the path, if it
-        showed another log before."""
+        showed another log before. `exact_below`: see Growth."""
         # constant after construction
         self.clocks = clocks
         self._callers = callers or OneCaller()
         self.log = log
         self._question = question
-        self._growth = Growth(question, plan)
+        self._growth = Growth(question, plan, exact_below)
         # has its own locking
         self.pages = PathPages() if pages is None else pages
         # replaced as a whole, guarded by the lock for writing
@@ -185,7 +186,7 @@ class ViewState:
         """Registers a handle, and makes the layout."""
         owner = self._callers.thread()
         with self._lock:
-            positions = self._look_locked(self._fresh_locked)
+            positions = self._look_locked(self._begun_locked)
             positions.owners += (owner,)
             # The page cache has one content for a path, so all handles in it must have the same positions.
             alone = positions is self._positions[0]
@@ -215,6 +216,17 @@ class ViewState:
         """The layout of held positions, as of now. LogTruncated, UnknownTopicOrPartition."""
         with self._lock:
             return self._look_locked(lambda snapshot: self._follow_locked(positions, snapshot)).layout
+
+    def reach(self, positions: Positions, start: int, end: int, *, goes_on: bool) -> Layout:
+        """The same, with what a reader needs to read from `start` to `end`. See Growth.reach."""
+
+        def look(snapshot: LogSnapshot) -> Positions:
+            positions.shown = self._growth.reach(positions.shown, snapshot, start, end, goes_on=goes_on)
+            positions.looked = self.clocks.monotonic()
+            return positions
+
+        with self._lock:
+            return self._look_locked(look).layout
 
     def glance_at(self, positions: Positions) -> Layout:
         """The same, or the previous one if another thread takes long to make it."""
@@ -272,9 +284,13 @@ class ViewState:
             return self._follow_locked(held, snapshot)
         return self._fresh_locked(snapshot)
 
-    def _fresh_locked(self, snapshot: LogSnapshot) -> Positions:
-        """The positions that an open gets."""
-        if self._is_fresh_locked(snapshot):
+    def _begun_locked(self, snapshot: LogSnapshot) -> Positions:
+        """The positions that an open gets. Those with a gap belong to one handle: what it reads decides about them."""
+        return self._fresh_locked(snapshot, shared=False)
+
+    def _fresh_locked(self, snapshot: LogSnapshot, *, shared: bool = True) -> Positions:
+        """Those, or for a stat such as an open would get."""
+        if self._is_fresh_locked(snapshot) and (shared or self._positions[-1].shown.ends is None):
             positions = self._follow_locked(self._positions[-1], snapshot)
         else:
             shown = self._growth.begin(snapshot, self.clocks.now_ms())
@@ -292,8 +308,10 @@ class ViewState:
             return False
         if isinstance(self._question.times, LastDuration):
             return snapshot is last.shown.snapshot and self.clocks.monotonic() - last.begun <= _FIXED_S
-        if snapshot is self._fresh_at and snapshot is last.shown.snapshot:
+        if snapshot is self._fresh_at and snapshot is last.shown.snapshot and last.shown.ends is None:
             return True
+        if last.shown.ends is not None and self._growth.is_measured(last.shown, snapshot):
+            return False
         return self._growth.would_begin_alike(last.shown, snapshot, self.clocks.now_ms())
 
     def _follow_locked(self, positions: Positions, snapshot: LogSnapshot) -> Positions:

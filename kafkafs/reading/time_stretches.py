@@ -58,7 +58,7 @@ def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: in
         return whole
     with suppress(StorageError, OSError):  # reading tells it
         index = _index()
-        extent = index.held(snapshot, segment, _RENDITION, size)
+        extent = index.held(snapshot, segment, _RENDITION, size, size)
         # Of one that grows what is measured may soon be of no use: only if most of it would have to be read anyway.
         is_worth_it = segment.sealed or 2 * segment.floor(start, size) < size
         if extent is None and is_worth_it and may_reach(snapshot, segment, times.end_ms):

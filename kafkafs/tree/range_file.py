@@ -250,7 +250,9 @@ class RangeFile(File):
         return self._services.states.get(self._node, self._log, self._make_state)
 
     def _make_state(self, pages: PathPages | None) -> ViewState:
-        return ViewState(self._log, self._question, self._plan, self._services.clocks, self._services.callers, pages)
+        services = self._services
+        clocks, callers = services.clocks, services.callers
+        return ViewState(self._log, self._question, self._plan, clocks, callers, pages, services.exact_below)
 
     def _plan(self, selection: Selection) -> Plan:
         if self._is_raw:

@@ -145,6 +145,7 @@ class Services:
     isolation: Isolation
     clamp: bool
     decoded: DecodedViews
+    exact_below: int | None
     callers: Callers = field(default_factory=OneCaller)
     states: StateTable = field(default_factory=StateTable)
     latest: LatestMemory = field(default_factory=LatestMemory)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES, BlockCache
+from kafkafs.reading.growth import DEFAULT_EXACT_BELOW
 from kafkafs.reading.index import ViewIndex
 from kafkafs.reading.key_index import KeyIndex
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
@@ -67,6 +68,7 @@ class TreeOptions:
     `index_dir`: where the view index and the key index are kept; None: the user's cache directory. `index_bytes`: the
     most for the view index, `key_bytes` for the key index; `index_bytes` 0: none is kept. `keys`: whether there is a
     key index. `workers`: threads that render in advance of readers. `latest_bytes`: for the keys of a `latest` file.
+    `exact_below`: a view with more bytes of files that nobody has measured has an estimated size; None: no view has.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -78,6 +80,7 @@ class TreeOptions:
     key_bytes: int = 1 << 30
     keys: bool = True
     latest_bytes: int = DEFAULT_LATEST_BYTES
+    exact_below: int | None = DEFAULT_EXACT_BELOW
 
 
 class Tree:
@@ -117,6 +120,7 @@ class Tree:
             self.options.isolation,
             self.options.clamp,
             DecodedViews(schemas, self.options.isolation),
+            self.options.exact_below,
             callers or OneCaller(),
             latest=LatestMemory(self.options.latest_bytes),
         )

@@ -1,0 +1,314 @@
+"""Large views that nobody has measured: both ends are read without what is between, and nothing wrong is shown."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from kafkafs.reading.growth import SizeWasEstimated
+from storage.errors import LogTruncated, SegmentGone
+from storage.format.compression import Codec
+from tests.support.live_log import LiveLog
+from tests.support.reference_views import content, read_all, tree_of
+
+PATH = "/t/0/messages.txt"
+BELOW = 16 << 10
+SIZES = {"even": (60, 60), "longer at the end": (5, 400), "shorter at the end": (400, 5)}
+
+
+@pytest.fixture(params=[Codec.NONE, Codec.LZ4])
+def live(tmp_path, request):
+    return LiveLog(tmp_path / "log", request.param)
+
+
+def random_bytes(seed, size):
+    return random.Random(seed).randbytes(size).hex().encode()
+
+
+def write(live, count, size=60):
+    values = [b"%d %s" % (live.next_offset + n, random_bytes(live.next_offset + n, size)) for n in range(count)]
+    live.append(*values, batch=5)
+
+
+def fill(live, sizes, segments=6):
+    first, last = sizes
+    for number in range(segments):
+        write(live, 300, first + (last - first) * number // (segments - 1))
+        live.roll()
+    write(live, 50, last)
+
+
+def estimating(live, **options):
+    return tree_of(live.path.parent, **{"exact_below": BELOW, "workers": 0, **options})
+
+
+def opened(tree, path=PATH):
+    return tree.lookup(path).open()
+
+
+def size_of(tree, path=PATH):
+    return tree.lookup(path).attributes().size
+
+
+def scanned(tree):
+    return tree.status()["view_index"]["scanned_bytes"]
+
+
+def file_bytes(live):
+    return sum(path.stat().st_size for path in live.path.glob("*.log"))
+
+
+@pytest.fixture(params=SIZES)
+def filled(live, request):
+    fill(live, SIZES[request.param])
+    return live
+
+
+def test_the_first_and_the_last_bytes_cost_a_little_of_the_log(filled):
+    tree = estimating(filled)
+    handle = opened(tree)
+    text = filled.text()
+    assert handle.read(0, 1000) == text[:1000]
+    assert handle.read(handle.size - 1000, 1000) == text[-1000:]
+    assert handle.read(handle.size, 1000) == b""
+    assert scanned(tree) < file_bytes(filled) // 8
+
+
+@pytest.mark.parametrize("path", [PATH, "/t/0/offsets/7-.txt", "/t/0/offsets/453-.txt"])
+def test_a_sequential_reader_gets_everything_whatever_the_size_was(filled, path):
+    tree = estimating(filled)
+    first = 0 if path == PATH else int(path.split("/")[-1].split("-")[0])
+    text = filled.text(lambda offset, _: offset >= first)
+    handle = opened(tree, path)
+    assert handle.size != len(text)
+    assert read_all(handle, 3000) == text
+    assert handle.size == size_of(tree, path) == len(text)
+    assert content(tree, path) == text
+
+
+def test_what_was_read_through_is_exact_at_the_next_open(filled):
+    tree = estimating(filled)
+    tail, reader = opened(tree), opened(tree)
+    shown = tail.size
+    read_all(reader)
+    handle = opened(tree)
+    assert handle.size == len(filled.text())
+    assert tail.size == shown
+    assert tail.read(shown - 500, 500) == filled.text()[-500:]
+
+
+def test_lines_are_read_backwards_until_the_estimate_ends(filled):
+    tree = estimating(filled)
+    text = filled.text()
+    handle = opened(tree)
+    position, found = handle.size, b""
+    with pytest.raises(SizeWasEstimated):
+        while position > 0:
+            start = max(0, position - 4096)
+            found = handle.read(start, position - start) + found
+            position = start
+    assert len(found) > BELOW
+    assert text.endswith(found)
+    again = opened(tree)
+    assert handle.read(handle.size - 10, 10) == text[-10:]
+    again.close()
+
+
+def test_a_reader_from_the_front_that_has_seen_the_end_does_not_skip_to_it(filled):
+    tree = estimating(filled)
+    text = filled.text()
+    handle = opened(tree)
+    assert text.endswith(handle.read(handle.size - 4096, 4096))
+    position = 0
+    with pytest.raises(SizeWasEstimated):
+        while part := handle.read(position, 4096):
+            assert part == text[position : position + len(part)]
+            position += len(part)
+    assert content(tree, PATH) == text
+
+
+def test_a_read_in_the_middle_waits_for_the_measurement(filled):
+    tree = estimating(filled, exact_below=4096)
+    text = filled.text()
+    handle = opened(tree)
+    assert handle.read(len(text) // 2, 5000) == text[len(text) // 2 :][:5000]
+    assert handle.size == len(text)
+
+
+def test_what_is_appended_comes_after_the_size_that_was_shown(filled):
+    tree = estimating(filled)
+    handle = opened(tree)
+    position = handle.size
+    assert filled.text().endswith(handle.read(position - 100, 100))
+    data = b""
+    for _ in range(5):
+        before = len(filled.text())
+        write(filled, 40)
+        filled.roll()
+        fresh = handle.read(position, 1 << 20)
+        while more := handle.read(position + len(fresh), 1 << 20):
+            fresh += more
+        assert fresh == filled.text()[before:]
+        position += len(fresh)
+        data += fresh
+        assert handle.size == size_of(tree) == position
+        other = opened(tree)
+        assert other.read(0, 50) == filled.text()[:50]
+        other.close()
+    assert handle.read(position - len(data), len(data)) == data
+
+
+def test_a_reader_from_the_front_follows_the_log_from_its_end(filled):
+    tree = estimating(filled)
+    handle = opened(tree)
+    data = read_all(handle)
+    write(filled, 40)
+    fresh = handle.read(len(data), 1 << 20)
+    assert data + fresh == filled.text()
+    assert handle.size == len(data + fresh)
+
+
+def test_messages_that_retention_deletes_before_they_are_read_are_missed(filled):
+    tree = estimating(filled)
+    front, back = opened(tree), opened(tree)
+    text = filled.text()
+    assert front.read(0, 100) == text[:100]
+    size = back.size
+    filled.retain(3)
+    with pytest.raises(SegmentGone):
+        read_all(front, 3000)
+    assert back.read(size - 100, 100) == text[-100:]
+    write(filled, 3)
+    assert back.read(size, 1 << 20) == filled.text()[-(back.size - size) :]
+    assert content(tree, PATH) == filled.text()
+
+
+def test_a_truncation_ends_it(filled):
+    tree = estimating(filled)
+    front, back = opened(tree), opened(tree)
+    front.read(0, 100)
+    back.read(back.size - 100, 100)
+    filled.truncate(filled.next_offset - 20)
+    for handle in (front, back):
+        with pytest.raises(LogTruncated):
+            handle.read(handle.size - 100, 200)
+        with pytest.raises(LogTruncated):
+            handle.read(0, 100)
+    assert content(tree, PATH) == filled.text()
+
+
+def test_compaction_between_the_ends(filled):
+    tree = estimating(filled)
+    front, back = opened(tree), opened(tree)
+    start = front.read(0, 100)
+    end = back.read(back.size - 100, 100)
+    assert (start, end) == (filled.text()[:100], filled.text()[-100:])
+    size = back.size
+    filled.compact(lambda offset: offset % 3 == 0)
+    write(filled, 3)
+    assert back.read(size, 1 << 20) == filled.text()[-(back.size - size) :]
+    assert content(tree, PATH) == filled.text()
+
+
+def test_exact_sizes_are_measured_at_the_open(filled):
+    for tree in (estimating(filled, exact_below=None), estimating(filled, exact_below=1 << 20)):
+        assert opened(tree).size == size_of(tree) == len(filled.text())
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_an_open_transaction_ends_what_a_consumer_of_committed_messages_sees(live, isolation):
+    fill(live, SIZES["even"])
+    before = live.text()
+    live.begin(7, b"first", b"second")
+    write(live, 600)
+    live.begin(8, b"aborted")
+    live.end(8, commit=False)
+    tree = estimating(live, isolation=isolation)
+    handle = opened(tree)
+    last = handle.read(handle.size - 100, 200)
+    if isolation == "read_committed":
+        assert last == before[-100:]
+        size = handle.size
+        live.end(7, commit=True)
+        fresh = read_all_from(handle, size)
+        assert fresh == live.text()[len(before) :]
+        assert content(tree, PATH) == live.text()
+    else:
+        assert last.endswith(b"aborted\n")
+
+
+def read_all_from(handle, position):
+    data = b""
+    while part := handle.read(position + len(data), 65_536):
+        data += part
+    return data
+
+
+class Known:
+    """What a reader has seen of a file. Each place is where the text has it, or, from one place on, as far from the
+    end as the text has it; never one beside the other."""
+
+    def __init__(self, shift):
+        self._shift = shift
+        self._shown = {}
+
+    def add(self, text, position, data):
+        shifts = [shift for shift in (0, self._shift) if text[position + shift :][: len(data)] == data]
+        assert shifts, "not in the text"
+        for place in range(position - 1, position + len(data) + 1):
+            assert self._shown.get(place, shifts[0]) == shifts[0]
+        self._shown |= dict.fromkeys(range(position, position + len(data)), shifts[0])
+
+
+def wander(tree, live, seed, reads=40):
+    rng = random.Random(seed)
+    handle = opened(tree)
+    shift = len(live.text()) - handle.size
+    known, position = Known(shift), 0
+    failures = 0
+    for _ in range(reads):
+        size = rng.choice([64, 1000, 5000, 20_000])
+        shown = handle.size
+        position = rng.choice(
+            [position, position, 0, shown - size, position - 2 * size, shown // 2, rng.randrange(max(1, shown))]
+        )
+        position = max(0, position)
+        try:
+            data = handle.read(position, size)
+        except SizeWasEstimated:
+            failures += 1
+            continue
+        text = live.text()
+        if len(data) < 16:
+            assert position + size > min(len(text), shown)
+            continue
+        known.add(text, position, data)
+        position += len(data)
+        assert handle.size >= position
+        if rng.random() < 0.1:
+            write(live, 3)
+    handle.close()
+    return failures
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_readers_that_go_anywhere_are_shown_nothing_wrong(filled, seed):
+    tree = estimating(filled, exact_below=4096)
+    wander(tree, filled, seed)
+    wander(tree, filled, -seed)
+
+
+def test_readers_of_several_threads(filled):
+    tree = estimating(filled, exact_below=4096, workers=2)
+    text = filled.text()
+
+    def look(number):
+        handle = opened(tree)
+        if number % 3 == 0:
+            return read_all(handle, 3000) == text
+        if number % 3 == 1:
+            return handle.read(handle.size - 3000, 3000) == text[-3000:]
+        return handle.read(0, 3000) == text[:3000]
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(look, range(24)))
