@@ -2,13 +2,14 @@
 
 import json
 import os
+import struct
 
 import pytest
 
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
 from tests.support.commands import output_of, run
-from tests.support.damaged_bytes import flip
+from tests.support.damaged_bytes import flip, with_right_checksums
 from tests.support.fixtures import read_jsonl, requires_fixtures
 from tests.support.readers import read_all
 from tests.support.tiers import ISOLATIONS, LAYOUTS, TIERS, copied, golden_of, partitions, tier_options
@@ -80,3 +81,15 @@ def test_messages_around_a_gap_are_shown():
     assert result.exit_code == 4
     golden = golden_of(TopicPartition("lz", 0))
     assert read_jsonl(result.stdout_bytes) == [one for one in golden if not 781 <= one.offset <= 1538]
+
+
+def test_verify_compares_the_batches_of_a_remote_segment(tmp_path):
+    """The CRCs are right, but a header does not say what its messages do."""
+    damaged = copied(TIERS / "tier-local", tmp_path / "tier")
+    (log,) = damaged.glob("two-0-*/*00000-*.log")
+    data = bytearray(log.read_bytes())
+    struct.pack_into(">q", data, 35, struct.unpack_from(">q", data, 35)[0] + 1)
+    log.write_bytes(with_right_checksums(bytes(data)))
+    result = run("verify", LOG, "two/0", "--tier", damaged)
+    assert result.exit_code == 1
+    assert "finding batch-max-timestamp" in result.stdout

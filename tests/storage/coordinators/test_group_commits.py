@@ -21,7 +21,7 @@ from storage.format.hashing import group_partition
 from storage.log.log_dir import LogDir
 from storage.types import MAX_OFFSET, TopicPartition
 from tests.storage.coordinators.test_group_offsets import OFFSETS_TP, committed, offsets_in, plain
-from tests.support.builders import Batch, build_log_dir
+from tests.support.builders import Batch, build_log_dir, metadata_records
 from tests.support.crash_points import every_crash
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 from tests.support.owned_dirs import NOW_MS, close_clean, opened
@@ -96,6 +96,19 @@ def test_what_does_not_exist_gets_no_offset(owned):
     owned.delete_topic("t")
     with pytest.raises(UnknownTopicOrPartition):  # an offset of the time when it existed changes nothing
         committer.check("g", [T0])
+
+
+def test_a_partition_that_the_clusters_metadata_know_may_get_an_offset(tmp_path):
+    """It may be on another broker."""
+    metadata = [*metadata_records("t", 2, [2]), *metadata_records(CONSUMER_OFFSETS_TOPIC, 1, [1])]
+    build_log_dir(tmp_path, {CONSUMER_OFFSETS_TOPIC: [[]], "__cluster_metadata": [metadata]})
+    owned = OwnedDir.open(tmp_path, Opening(gentle=True))
+    committer, _ = committer_of(owned)
+    committer.check("g", [TopicPartition("t", 1)])
+    for unknown in (TopicPartition("t", 2), TopicPartition("u", 0)):
+        with pytest.raises(UnknownTopicOrPartition):
+            committer.check("g", [unknown])
+    owned.close()
 
 
 @requires_fixtures

@@ -17,7 +17,7 @@ from storage.format.block import Record
 from storage.format.messages import held_by_all, messages
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, abort, build_log_dir, commit, many
+from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, Partition, abort, build_log_dir, commit, many
 from tests.support.damaged_bytes import overwrite
 from tests.support.fixtures import copy_log_dir, log_dir_of, requires_fixtures, topics_of
 
@@ -74,6 +74,16 @@ def test_who_holds_the_last_stable_offset(tmp_path):
     assert found_in(tmp_path, "t", 1).producers == found_in(tmp_path, "t", 2).producers == ()
     (entry,) = found_in(tmp_path, "a").producers
     assert (entry.current_txn_first_offset, found_in(tmp_path, "a").last_stable_offset) == (-1, 2)
+
+
+def test_nothing_says_when_a_transaction_began_whose_first_message_is_gone(tmp_path):
+    batch = Batch(many(2), producer_id=7, transactional=True)
+    built = build_log_dir(tmp_path, {"t": [Partition([batch, ROLL, batch], log_start_offset=2)]})["t", 0]
+    for path in built.path.glob(f"{0:020}.*"):
+        path.unlink()
+    found = found_in(tmp_path)
+    assert [entry.current_txn_first_offset for entry in found.producers] == [0]
+    assert found.begun == {7: -1}
 
 
 def test_damage_is_an_error(tmp_path):
