@@ -150,7 +150,7 @@ class Recovery:
         ends = self._check_segments(segments, unsound)
         next_offset = self._next_offset(segments, ends)
         if segments and next_offset < self._log_start:
-            self._note(f"log ends at {next_offset}, below its start {self._log_start}: it restarts there")
+            self._note(f"restarts the log at its start {self._log_start}: it ends at {next_offset}, below its start")
             for segment in reversed(segments):
                 self._remove_segment(segment)
             segments, next_offset = [], self._log_start
@@ -217,7 +217,7 @@ class Recovery:
 
     def _damaged_replacement(self, segment: Segment, position: int, offset: int, found: str) -> PartitionOffline:
         return PartitionOffline(
-            "damage in a replacement that was not finished",
+            "damage in an unfinished replacement",
             path=segment.log.path,
             position=position,
             offset=offset,
@@ -470,7 +470,7 @@ class Recovery:
         try:
             self._epochs = leader_epochs.read(self._directory / names.LEADER_EPOCH_CHECKPOINT)
         except CorruptCheckpoint as error:
-            self._note(f"leader epochs are rebuilt: {error}")
+            self._note(f"rebuilds the leader epochs: {error}")
             self._epochs_before = None
             return
         self._epochs_before = self._epochs
@@ -519,5 +519,5 @@ def _intact_behind(segment: Segment, position: int) -> str | None:
             segment, position, segment.size, _MIN_OFFSET, MAX_OFFSET, budget=Budget(segment.size)
         )
     except Undecided:
-        return "more that looks like batches than can be checked"
+        return "more bytes that look like batches than can be checked"
     return None if intact_position is None else f"an intact batch at position {intact_position}"

@@ -26,7 +26,7 @@ from storage.verify.index_audit import Flags
 
 # Headers compared at once: few numpy calls for each lot, and little memory.
 _LOT = 16_384
-_LEFT = Repair("leaves it: only lengths, CRCs and offsets are looked at", SALVAGE)
+_LEFT = Repair("leaves it: it checks only lengths, CRCs and offsets", SALVAGE)
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class BatchAudit:
             how = Repair("only adds newer epochs", f"remove {names.LEADER_EPOCH_CHECKPOINT}, then {RECOVER}")
         else:
             wrong = known & (lot.last_offset >= self._log_start_offset)
-            how = Repair("assigns the epochs of what it checks", RECOVER)
+            how = Repair("assigns the epochs of the batches that it checks", RECOVER)
         self._report(lot, wrong, FaultKind.EPOCHS_UNTRUE, how)
 
     def _follow_producers(self, lot: BatchTable) -> None:

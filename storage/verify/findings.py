@@ -22,7 +22,7 @@ LISTED = 20
 
 
 class Severity(Enum):
-    """How bad it is."""
+    """Whether a fault is damage."""
 
     FINDING = "finding"  # messages are lost, or answers may be wrong
     NOTE = "note"  # work under way, or stopped half-way, or what may be in order
@@ -50,7 +50,7 @@ class FaultKind(Enum):
     TOPIC_ID_CORRUPT = "topic-id-corrupt", "partition.metadata does not parse"
     TOPIC_ID_MISSING = "topic-id-missing", "partition.metadata is missing"
     TOPIC_ID_DIFFERS = "topic-id-differs", "topic id differs from that in another partition"
-    TOPIC_ID_SHARED = "topic-id-shared", "topic id is that of another topic"
+    TOPIC_ID_SHARED = "topic-id-shared", "another topic has the same topic id"
     TOPIC_CONFIG_CORRUPT = "topic-config-corrupt", "topic.properties does not parse"
     TOPIC_CONFIG_DIFFERS = "topic-config-differs", "configuration differs from that in another partition"
     PARTITION_ABSENT = "partition-absent", "the cluster has a replica on this broker that is not in this directory"
@@ -58,13 +58,13 @@ class FaultKind(Enum):
     WRITES_CORRUPT = "writes-corrupt", "kafkafs-commits does not parse: nothing is committed"
     WRITE_PENDING = "write-pending", "write has begun and is not finished"
     WRITE_STUCK = "write-stuck", "write cannot be finished: its staged files are missing or damaged"
-    STAGED_ORPHAN = "staged-orphan", "staged, and not committed"
+    STAGED_ORPHAN = "staged-orphan", "staged file of a write that was not committed"
     # A partition's files
     FILE_MISNAMED = "file-misnamed", "segment file's name has no offset: a broker refuses to start"
-    FILE_LEFT_OVER = "file-left-over", "left over"
+    FILE_LEFT_OVER = "file-left-over", "file of an operation that was interrupted"
     INDEX_WITHOUT_LOG = "index-without-log", "index has no .log"
     PARTITION_EMPTY = "partition-empty", "partition has no segment"
-    SEGMENT_OVERLAP = "segment-overlap", "segment begins before the one before it ends"
+    SEGMENT_OVERLAP = "segment-overlap", "segment begins before the previous segment ends"
     SEGMENT_GAP = (
         "segment-gap",
         "offsets before this segment are in no segment: a file was lost, unless it was compacted",
@@ -82,12 +82,12 @@ class FaultKind(Enum):
     BATCH_LENGTH = "batch-length", "no sound batch begins here: its length is impossible"
     LOG_ZEROS = "log-zeros", "no sound batch begins here: zeros"
     LOG_GARBAGE = "log-garbage", "no sound batch begins here: bytes that are not a batch"
-    BATCH_ORDER = "batch-order", "offsets do not ascend: this batch's is wrong, or that of the one before it"
+    BATCH_ORDER = "batch-order", "offsets do not ascend: the offset of this batch or of the previous batch is wrong"
     BATCH_RANGE = "batch-range", "no sound batch begins here: its offset does not fit the segment"
     BATCH_MAGIC = "batch-magic", "batch has an unknown magic"
-    BATCH_OVERLAP = "batch-overlap", "batch begins before the one before it ends"
+    BATCH_OVERLAP = "batch-overlap", "batch begins before the previous batch ends"
     BATCH_COUNT = "batch-count", "batch counts more records than it has offsets"
-    BATCH_MAX_TIMESTAMP = "batch-max-timestamp", "batch has another max timestamp"
+    BATCH_MAX_TIMESTAMP = "batch-max-timestamp", "batch header has a wrong max timestamp"
     BATCH_PRODUCER = "batch-producer", "transactional batch has no producer"
     BATCH_EPOCH = "batch-epoch", "leader epoch decreases"
     # Records
@@ -120,10 +120,10 @@ class FaultKind(Enum):
     SNAPSHOT_UNTRUE = "snapshot-untrue", "producer snapshot contradicts the log"
     EPOCHS_CORRUPT = "epochs-corrupt", "leader-epoch-checkpoint does not parse"
     EPOCHS_BEYOND_LOG = "epochs-beyond-log", "leader epoch begins beyond the log end"
-    EPOCHS_UNTRUE = "epochs-untrue", "leader-epoch-checkpoint has another epoch"
+    EPOCHS_UNTRUE = "epochs-untrue", "leader-epoch-checkpoint contradicts the log"
     # A manifest
     MANIFEST_MISSING = "manifest-missing", "batches that the manifest lists are not here"
-    MANIFEST_DIFFERS = "manifest-differs", "batches are not those that the manifest lists"
+    MANIFEST_DIFFERS = "manifest-differs", "batches differ from those in the manifest"
 
 
 class Repair(NamedTuple):

@@ -35,7 +35,7 @@ from storage.verify.findings import (
 from storage.verify.segment_audit import SegmentPlan, SegmentReport, audit_segment
 
 _INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
-_SNAPSHOT_REBUILT = Repair("rebuilds it where it is used", REINDEX)
+_SNAPSHOT_REBUILT = Repair("rebuilds it when it needs it", REINDEX)
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class PartitionAudit:
     def finish(self, reports: list[SegmentReport]) -> tuple[Findings, LogEnds]:
         """Checks them together. `reports`: those of all segments, in order."""
         if not reports:
-            how = Repair("creates an empty one", OPENING, note=not self._plan.clean)
+            how = Repair("creates an empty segment", OPENING, note=not self._plan.clean)
             self._findings.add(Finding(FaultKind.PARTITION_EMPTY, self._plan.directory, how))
             return self._findings, LogEnds(0, 0)
         first, next_offset, latest_epoch = reports[0].plan.base_offset, reports[0].plan.base_offset, -1
@@ -118,7 +118,7 @@ class PartitionAudit:
             base = report.plan.base_offset
             path = self._path(base, FileKind.LOG)
             if base < next_offset:
-                how = Repair("leaves it: names are not looked at", "move one of them elsewhere, then kafkafs recover")
+                how = Repair("leaves it: it does not check names", "move one of them elsewhere, then kafkafs recover")
                 expected = f"a base offset from {next_offset}"
                 self._findings.add(
                     Finding(FaultKind.SEGMENT_OVERLAP, path, how, offset=base, expected=expected, found=base)

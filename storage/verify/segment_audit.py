@@ -125,7 +125,7 @@ def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findin
     kind, how = _KINDS[broken.fault], Repair(recovery, SALVAGE)
     if torn:
         kind, how = FaultKind.LOG_CUT_OFF, Repair(recovery, RECOVER, note=True)
-    expected, found = broken.expected or "a batch with a right CRC", f"{broken.found or 'another'}{behind}"
+    expected, found = broken.expected or "a batch with the right CRC", f"{broken.found or 'other bytes'}{behind}"
     findings.add(Finding(kind, path, how, "", broken.position, broken.offset, expected, found))
 
 

@@ -32,7 +32,7 @@ from storage.types import OffsetRange, TopicPartition
 from storage.verify.batch_audit import BatchAudit
 from storage.verify.findings import FaultKind, Finding, Findings, Repair
 
-_UNNOTICED = Repair("a broker does not look at it: consumers stop there")
+_UNNOTICED = Repair("a broker does not check it: consumers stop there")
 _PUT_BACK = Repair(None, "put the objects back, from a copy of the tier")
 _ORPHANED = Repair(None, "remove them, if no other broker's __remote_log_metadata names them", note=True)
 
@@ -74,7 +74,10 @@ def _read_segment(snapshot: LogSnapshot, segment: Segment, findings: Findings, p
 
     def passed(broken: Break, next_offset: int) -> None:
         batches.jump(next_offset)
-        expected, found = broken.expected or "a batch with a right CRC", f"{broken.found or 'another'}{broken.behind}"
+        expected, found = (
+            broken.expected or "a batch with the right CRC",
+            f"{broken.found or 'other bytes'}{broken.behind}",
+        )
         what = f"remote segment is damaged: {broken.fault.value}"
         findings.add(
             Finding(FaultKind.REMOTE_SEGMENT, path, _UNNOTICED, what, broken.position, broken.offset, expected, found)

@@ -92,7 +92,7 @@ def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held
 _LOOKS = 3  # how often a partition that another process writes to is checked
 
 _EMPTY = Repair("treats it as empty", RECOVER)
-_MADE_ANEW = Repair("creates it again, empty, and another replica fills it if there is one", note=True)
+_MADE_ANEW = Repair("creates it again, empty, and another replica fills it if one exists", note=True)
 
 _GAP = Repair("leaves it: a gap is accepted", "copy the lost file back, with the broker stopped", note=True)
 
@@ -247,7 +247,7 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
     remote = directory.log_dir.remote_offsets(started.tp, ends.first_offset) if reports else None
     if remote is not None:
         path = started.plan.directory / names.segment_file(remote.end, FileKind.LOG)
-        elsewhere = f"offsets {remote.start} to {remote.end - 1} elsewhere"
+        elsewhere = f"offsets {remote.start} to {remote.end - 1} in tiered storage"
         finding = Finding(FaultKind.REMOTE_SEGMENTS, path, _ELSEWHERE, offset=remote.start, found=elsewhere)
         directory.findings.add(finding)
     gaps = ends.gaps
@@ -316,7 +316,7 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
                 _differs(findings, FaultKind.TOPIC_ID_DIFFERS, metadata, first_id, topic_id)
             owner = topic_of_id.setdefault(topic_id, tp.topic)
             if owner != tp.topic:
-                _differs(findings, FaultKind.TOPIC_ID_SHARED, metadata, f"another than that of {owner}", topic_id)
+                _differs(findings, FaultKind.TOPIC_ID_SHARED, metadata, f"an id other than that of {owner}", topic_id)
     for tp in partitions:
         properties = directory.path / tp.dir_name / names.TOPIC_PROPERTIES
         # A file that sets nothing means the same as none.

@@ -156,7 +156,7 @@ def test_what_cannot_be_told_is_not_cut(tmp_path, monkeypatch):
     lie = bytearray(batch(1)[:61])
     lie[8:12] = bytes([0, 0, 0, 100])
     directory = made(tmp_path, {0: batch(0) + lie * 3})
-    unknown = "more that looks like batches than can be checked"
+    unknown = "more bytes that look like batches than can be checked"
     for clean in (False, True):
         with pytest.raises(PartitionOffline, match=unknown):
             recovered(directory, gentle=True, clean=clean)
