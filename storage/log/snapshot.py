@@ -59,7 +59,8 @@ class LogSnapshot:
     the tail is torn, garbage, preallocated or being written. `generation`: how many truncations were seen
     (storage.log.lineage); within one, an offset below `log_end_offset` keeps its meaning. `epochs`: as the log's
     leader-epoch-checkpoint has them. `last_batch_end`: if `log_end_offset` is within a batch (`storage.log.earlier`),
-    the offset after this batch. `identity`: of the directory, as far as it is known, for a log that another process writes.
+    the offset after this batch. `identity`: of the directory, as far as it is known, for a log that another process
+    writes.
     """
 
     tp: TopicPartition
