@@ -312,8 +312,8 @@ def _log_at(log_dir: LogDir, log: Log, at_ms: int, output: Output) -> Log:
     """The log as it was at a time. What is missing of that is reported."""
     from storage.log.earlier import EarlierLog, completeness
 
-    found = completeness(log_dir, log.snapshot(), at_ms)
-    problem = found.problem(log.tp, moment(found.from_ms or 0))
+    known = completeness(log_dir, log.snapshot(), at_ms)
+    problem = known.problem(log.tp, moment(known.from_ms or 0))
     if problem is not None:
         output.report(f"note: {problem}")
     return EarlierLog(log, at_ms)

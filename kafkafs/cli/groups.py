@@ -159,13 +159,13 @@ def _note_missing(log_dir: LogDir, partitions: Iterable[int], at_ms: int | None)
 
     if at_ms is None:
         return
-    found = []
+    known = []
     for partition in partitions:
         tp = TopicPartition(CONSUMER_OFFSETS_TOPIC, partition)
         with suppress(StorageError, OSError):  # reading the offsets reports it
-            found.append((completeness(log_dir, log_dir.log(tp).snapshot(), at_ms), tp))
+            known.append((completeness(log_dir, log_dir.log(tp).snapshot(), at_ms), tp))
     # The state of all is complete when that of the last one is.
-    worst = max(found, key=lambda one: (one[0].from_ms or 0, one[0].start_offset), default=None)
+    worst = max(known, key=lambda pair: (pair[0].from_ms or 0, pair[0].start_offset), default=None)
     problem = None if worst is None else worst[0].problem(worst[1], moment(worst[0].from_ms or 0))
     if problem is not None:
         say(f"note: {problem}")
