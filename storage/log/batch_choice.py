@@ -295,16 +295,33 @@ def _follow_one_another(copy: LogCopy, *, compacted: bool) -> bool:
 
 
 def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
-    """Whether two copies hold other messages of one leader at the end of a segment. SegmentGone, OSError."""
-    for segment in first.segments:
-        last = last_offset_before(first, segment, first.end_position(segment))
-        ours = None if last is None or last < segment.base_offset else _batch_with(first, last)
-        theirs = None if ours is None or last is None else _batch_with(other, last)
-        if ours is not None and theirs is not None and int(theirs.base_offset[0]) <= int(ours.last_offset[0]):
-            is_compacted = same_batches(ours, theirs, compacted=True) or same_batches(theirs, ours, compacted=True)
-            if int(ours.leader_epoch[0]) == int(theirs.leader_epoch[0]) and not is_compacted:
-                return True
-    return False
+    """Whether two copies hold other messages of one leader at the beginning or end of a segment. SegmentGone,
+    OSError."""
+    edges = _at_edges(first, other)
+    return any(a.leader_epoch[0] == b.leader_epoch[0] and not _is_same(a, b) for a, b in edges)
+
+
+def are_two_logs(first: LogSnapshot, other: LogSnapshot) -> bool:
+    """Whether two copies hold the same offsets, and other messages at the beginning and end of each segment: those of
+    two topics of one name. SegmentGone, OSError."""
+    same = [_is_same(ours, theirs) for ours, theirs in _at_edges(first, other)]
+    return bool(same) and not any(same)
+
+
+def _at_edges(first: LogSnapshot, other: LogSnapshot) -> Iterator[tuple[BatchTable, BatchTable]]:
+    """The first and the last batch of each segment of two copies, with what the other one has at these offsets."""
+    for one, another in ((first, other), (other, first)):
+        for segment in one.segments:
+            last = last_offset_before(one, segment, one.end_position(segment))
+            for offset in (segment.base_offset, last) if last is not None and last >= segment.base_offset else ():
+                ours, theirs = _batch_with(one, offset), _batch_with(another, offset)
+                if ours is not None and theirs is not None and int(theirs.base_offset[0]) <= int(ours.last_offset[0]):
+                    yield ours, theirs
+
+
+def _is_same(ours: BatchTable, theirs: BatchTable) -> bool:
+    """Whether two batches are the same, or one is what compaction left of the other."""
+    return same_batches(ours, theirs, compacted=True) or same_batches(theirs, ours, compacted=True)
 
 
 def batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:

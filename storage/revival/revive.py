@@ -343,7 +343,7 @@ def _notes_of_topic(topic: TopicPlan) -> Iterator[str]:
             f"will be empty: {shortened_list(topic.missing)}"
         )
     for replica in topic.ignored:
-        why = "its topic id is unknown, and its messages are others" if replica.topic_id is None else replica.topic_id
+        why = replica.topic_id or "no topic id; it holds other messages at the same offsets"
         yield f"{topic.name}: {replica.path} belongs to another topic of that name ({why}), and is ignored"
 
 

@@ -15,7 +15,7 @@ from storage.config.log_config import INTERNAL_SEGMENT_BYTES, check_topic_key, i
 from storage.errors import InvalidConfig, InvalidTopic
 from storage.files import names, partition_metadata
 from storage.files.metadata_replay import TopicMetadata
-from storage.log.batch_choice import contradict
+from storage.log.batch_choice import are_two_logs
 from storage.log.snapshot import LogSnapshot
 from storage.log.tiering import TIERED_KEYS
 from storage.revival.coordinators_topics import COORDINATORS_TOPICS, partition_count
@@ -107,8 +107,8 @@ def _plan(
             "Name the directories of one of them as sources"
         )
     topic_id = described.topic_id if described is not None else next(iter(ids), None) or partition_metadata.random_id()
-    known_ones = [replica for replica in replicas if replica.topic_id == topic_id]
-    own = [replica for replica in replicas if replica in known_ones or _may_be_own(replica, known_ones)]
+    known_own = [replica for replica in replicas if replica.topic_id == topic_id]
+    own = [replica for replica in replicas if replica in known_own or _may_belong(replica, known_own)]
     choices = {tp.partition: choice for tp, choice in choose(own).items()}
     known = {} if described is None else dict(described.configs)
     for choice in choices.values():
@@ -134,12 +134,12 @@ def _plan(
     )
 
 
-def _may_be_own(replica: Replica, known: Sequence[Replica]) -> bool:
-    """Whether a replica may be of the topic that the `known` ones are of: its own id is unknown, and it holds no other
-    messages of the same leader than they do."""
-    same = [one.snapshot for one in known if one.tp == replica.tp]
-    others = any(contradict(one, replica.snapshot) or contradict(replica.snapshot, one) for one in same)
-    return replica.topic_id is None and not others
+def _may_belong(replica: Replica, known: Sequence[Replica]) -> bool:
+    """Whether a replica whose topic id is unknown may belong to the topic of those whose id is known."""
+    if replica.topic_id is not None:
+        return False
+    same = [one for one in known if one.tp == replica.tp]
+    return not any(are_two_logs(one.snapshot, replica.snapshot) for one in same)
 
 
 def _described(found: Found, name: str) -> TopicMetadata | None:

@@ -10,7 +10,7 @@ from storage.coordinators.groups import GroupOffsets
 from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
 from storage.files import cluster_metadata as metadata_log
-from storage.files import metadata_checkpoint, metadata_records, metadata_replay, names, partition_metadata
+from storage.files import metadata_checkpoint, metadata_records, metadata_replay, partition_metadata
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
@@ -90,7 +90,7 @@ def test_of_several_replicas_the_latest_epoch_then_the_end(tmp_path):
 
     first = replica("a", Batch(many(10), leader_epoch=1), Batch(many(30), leader_epoch=2))
     second = replica("b", Batch(many(10), leader_epoch=1), Batch(many(5), leader_epoch=3))
-    third = replica("c", Batch(many(10), leader_epoch=1), Batch(many(8), leader_epoch=3))
+    third = replica("c", Batch(many(10), leader_epoch=1), *(Batch(many(count), leader_epoch=3) for count in (5, 3)))
     result = plan(Request(sources=[first, second, third], target=tmp_path / "new"))
     (chosen,) = result.partitions
     assert chosen.replica.path == third / "t-0"
@@ -658,25 +658,25 @@ def metadata_values():
     return [metadata_checkpoint.encode(metadata_records.FeatureLevelRecord(*level)) for level in levels]
 
 
-@pytest.mark.parametrize("longer", ["known", "unknown"])
-def test_a_replica_without_its_topic_id_that_holds_other_messages_is_of_another_topic(longer, tmp_path):
-    """The topic was deleted and created again, and partition.metadata of one of the two lives is damaged."""
-    known, unknown = (
-        build_log_dir(
-            tmp_path / name,
-            {"t": [Partition([Batch(many(10, size)) for _ in range(3 if name == longer else 2)])]},
-            broker=False,
-        ).path
-        for name, size in (("known", 20), ("unknown", 30))
-    )
-    partition_metadata_of(unknown).write_bytes(b"damaged")
-    expected = values(known)
-    for order in ([known, unknown], [unknown, known]):
-        target, result = revived(tmp_path, *order)
-        assert values(target) == expected
-        assert any(str(unknown / "t-0") in note and "belongs to another topic" in note for note in result.notes)
-        shutil.rmtree(target)
+@pytest.mark.parametrize(("damaged", "contested"), [(0, True), (1, False)])
+def test_a_replica_without_a_topic_id_may_be_of_another_topic(tmp_path, damaged, contested):
+    """It is, if it has nothing in common with those whose id is known; whose replica is longer does not matter."""
+    items = [Batch(many(10)) for _ in range(3)]
+    known = build_log_dir(tmp_path / "known", {"t": [items[:1]]})
+    unknown = build_log_dir(tmp_path / "unknown", {"t": [[Batch(many(10, 50 if contested else 20)), *items[1:]]]})
+    (unknown.path / "t-0" / "partition.metadata").write_bytes(b"damaged" * damaged)
+    target, result = revived(tmp_path, known.path, unknown.path)
+    ignored = [note for note in result.notes if str(unknown.path / "t-0") in note and "ignored" in note]
+    assert bool(ignored) == contested
+    assert offsets(target) == [*range(10 if contested else 30)]
+    assert values(target)[:10] == values(known.path)
 
 
-def partition_metadata_of(log_dir):
-    return log_dir / "t-0" / names.PARTITION_METADATA
+def test_a_shorter_replica_with_other_messages_of_the_same_leader(tmp_path):
+    """Which of the two is right nobody knows, whichever is longer."""
+    long = build_log_dir(tmp_path / "long", {"t": [[Batch(many(10)) for _ in range(3)]]})
+    short = build_log_dir(tmp_path / "short", {"t": [[Batch(many(10)), Batch(many(10, 70))]]})
+    with pytest.raises(CorruptBatch, match="damaged"):
+        run(Request(sources=(long.path, short.path), target=tmp_path / "refused"))
+    target, _ = revived(tmp_path, long.path, short.path, salvage=True)
+    assert offsets(target) == [*range(10), *range(20, 30)]
