@@ -37,6 +37,7 @@ from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
+from storage.log.scanning import scan_batches
 from storage.log.segments import bytes_from
 from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import RecoveryReport
@@ -90,6 +91,7 @@ def examine(
             not_a_file(one.path, error)  # it has been told which
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
             offline.add(one.path)
+            own += [] if quick or len(dirs) == 1 else _transactions_offline(one)
         found += own
     found += check_futures(dirs, metadata, node_id)
     places = {tp: one.path for one in dirs for tp, _ in one.loaded()}
@@ -122,6 +124,25 @@ def _recovery_work(one: LogDirState) -> Iterator[Prediction]:
         f"checks {size} bytes of {len(one.partitions)} partitions, for about {seconds} s with one thread",
         "num.recovery.threads.per.data.dir makes it quicker; `kafkafs recover` does the same",
     )
+
+
+def _transactions_offline(one: LogDirState) -> Iterator[Prediction]:
+    """Logs that may end a broker which goes on without the others of this directory."""
+    for tp in one.partitions:
+        snapshot = LogDir.open_read_only(one.path).log(tp).snapshot()
+        windows = (window for segment in snapshot.segments for window in scan_batches(snapshot, segment, 0, segment.size))
+        with contextlib.suppress(StorageError, OSError):
+            if any(window.table.is_transactional.any() for window in windows):
+                yield Prediction(
+                    "transactions-offline",
+                    Reaction.OFFLINE,
+                    one.path / tp.dir_name,
+                    "has transactions, in a log directory that goes offline",
+                    "may end: when it loads this log after it took the directory offline, it looks up the first "
+                    "offset of the last transaction, and fails; which comes first is not known",
+                    "Resolve what takes the directory offline, or start without that directory",
+                    tp,
+                )
 
 
 def _damage(

@@ -5,6 +5,7 @@ More damages, each with a broker's verdict, are in tests/interop/test_doctor.py.
 
 import json
 import os
+import re
 import shutil
 import struct
 from pathlib import Path
@@ -373,6 +374,22 @@ def test_another_topics_id(tmp_path):
     path = built(tmp_path, [b"a"], records=records)
     (path / "t-0" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('other')}")
     assert named(path, "topic-id-shared") == [("t/0", Reaction.UNNOTICED, None)]
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_log_with_transactions_may_end_the_broker_when_its_directory_is_offline(tmp_path, transactional):
+    """It looks up the transaction's first offset in a directory that has already failed (KafkaStorageException)."""
+    path, second = built(tmp_path / "first", [b"a"]), tmp_path / "second"
+    second.mkdir()
+    meta = (path / "meta.properties").read_text()
+    (second / "meta.properties").write_text(re.sub("directory.id=.*", f"directory.id={topic_id('second')}", meta))
+    other = build_log_dir(tmp_path / "other", {"u": [[b"x"], ABORTED if transactional else [b"b"]]})
+    for number in (0, 1):
+        (other.path / f"u-{number}").rename(second / f"u-{number}")
+    (second / "u-0" / "leader-epoch-checkpoint").write_bytes(b"damaged")
+    findings = {one.name: str(one.tp) for one in examine([path, second]).predictions if one.reaction is Reaction.OFFLINE}
+    expected = {"epochs-corrupt": "u/0"} | ({"transactions-offline": "u/1"} if transactional else {})
+    assert findings == expected
 
 
 METADATA_FILES = {
