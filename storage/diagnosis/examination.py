@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from storage.clock import Clock
@@ -130,9 +131,9 @@ def _transactions_offline(one: LogDirState) -> Iterator[Prediction]:
     """Logs that may end a broker which goes on without the others of this directory."""
     for tp in one.partitions:
         snapshot = LogDir.open_read_only(one.path).log(tp).snapshot()
-        windows = (window for segment in snapshot.segments for window in scan_batches(snapshot, segment, 0, segment.size))
+        windows = (scan_batches(snapshot, segment, 0, segment.size) for segment in snapshot.segments)
         with contextlib.suppress(StorageError, OSError):
-            if any(window.table.is_transactional.any() for window in windows):
+            if any(window.table.is_transactional.any() for window in chain.from_iterable(windows)):
                 yield Prediction(
                     "transactions-offline",
                     Reaction.OFFLINE,

@@ -387,7 +387,8 @@ def test_a_log_with_transactions_may_end_the_broker_when_its_directory_is_offlin
     for number in (0, 1):
         (other.path / f"u-{number}").rename(second / f"u-{number}")
     (second / "u-0" / "leader-epoch-checkpoint").write_bytes(b"damaged")
-    findings = {one.name: str(one.tp) for one in examine([path, second]).predictions if one.reaction is Reaction.OFFLINE}
+    predictions = examine([path, second]).predictions
+    findings = {one.name: str(one.tp) for one in predictions if one.reaction is Reaction.OFFLINE}
     expected = {"epochs-corrupt": "u/0"} | ({"transactions-offline": "u/1"} if transactional else {})
     assert findings == expected
 
