@@ -48,7 +48,8 @@ class TopicPlan:
 
     `configs`: as written for the broker. `assumed`: those of them that nobody knew. `left_out`: those that a broker of
     one node, or of today, does not take. `config`: what they mean. `leader_epochs`: as the cluster's metadata knew
-    them. `ignored`: replicas of another topic of that name.
+    them. `ignored`: replicas of another topic of that name. `may_be_compacted`: nobody knows its cleanup policy, and it
+    counts as not compacted.
     """
 
     name: str
@@ -61,6 +62,7 @@ class TopicPlan:
     left_out: tuple[str, ...] = ()
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     ignored: tuple[Replica, ...] = ()
+    may_be_compacted: bool = False
 
     @property
     def missing(self) -> list[int]:
@@ -115,7 +117,8 @@ def _plan(
         if choice.replica.overrides is not None:
             known |= choice.replica.overrides
             break
-    given = {**({} if name in names.INTERNAL_TOPICS else request.everywhere), **request.by_topic.get(name, {})}
+    is_internal = name in names.INTERNAL_TOPICS
+    given = {**({} if is_internal else request.everywhere), **request.by_topic.get(name, {})}
     for key in given:
         check_topic_key(key)
     LogConfig.from_overrides(BrokerConfig().topic_defaults, given)
@@ -131,6 +134,7 @@ def _plan(
         left_out,
         {} if described is None else {number: one.leader_epoch for number, one in described.partitions.items()},
         tuple(replica for replica in replicas if replica not in own),
+        described is None and not is_internal and "cleanup.policy" not in known | given,
     )
 
 

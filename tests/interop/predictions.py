@@ -12,8 +12,8 @@ or one in each of several partitions, so that one start judges them all. Then do
 - A partition that is cut ends where doctor says. One that is set aside is, and one that is created empty is empty.
 
 What a finding `does-not-notice` costs is not compared, nor whether a broker starts
-where doctor says that this is not known (`transactions-offline`). `--record` writes what the broker did, for the rounds that
-tests/interop/test_predictions.py repeats without a broker.
+where doctor says that this is not known (`transactions-offline`). `--record` writes what the broker
+did, for the rounds that tests/interop/test_predictions.py repeats without a broker.
 """
 
 import argparse

@@ -572,6 +572,21 @@ def test_halves_are_put_together_without_salvage(tmp_path):
     assert [one.end_offset for one in rehearsed.partitions] == [120]
 
 
+def test_missing_offsets_of_a_topic_whose_policy_nobody_knows_may_be_compacted(tmp_path):
+    """Only its configuration tells a lost segment from one that compaction has emptied."""
+    (source,) = replicas(tmp_path, ())
+    without_segment(source, 40)
+    target, unknown = revived(tmp_path, source)
+    assert any("its cleanup.policy is not known; if the topic was compacted" in note for note in unknown.notes)
+    assert [(one.first_offset, one.last_offset) for one in unknown.partitions[0].chosen.lost] == [(40, 79)]
+    shutil.rmtree(target)
+    for policy, is_lost in (("compact", False), ("delete", True)):
+        config = ConfigRequest(by_topic={"t": {"cleanup.policy": policy}})
+        result = rehearse(Request([source], tmp_path / "new", config=config))
+        assert any("are lost" in note for note in result.notes) == is_lost
+        assert not any("cleanup.policy is not known" in note for note in result.notes)
+
+
 def test_a_whole_replica_is_taken_before_one_with_a_hole(tmp_path):
     """Although that one ends later: its end is taken too."""
     (hole,) = replicas(tmp_path, ())
