@@ -368,6 +368,39 @@ def test_typed_values(tmp_path):
     assert log["t"].scan(decode=True, text=True, columns=("key", "value")).to_arrow().column(0).to_pylist()[0] == "k"
 
 
+# A type, a value, the same as a default in JSON, and what a column shows of that.
+KINDS_OF_FIELDS = [
+    ("null", None, None, None), ("boolean", True, True, True), ("int", -7, -7, -7), ("long", 2**40, 2**40, 2**40),
+    ("float", 0.5, 0.5, 0.5), ("double", 2.5, 2.5, 2.5), ("bytes", b"\xff", "\xff", b"\xff"), ("string", "x", "x", "x"),
+    ({"type": "fixed", "name": "F", "size": 3}, b"abc", "abc", b"abc"),
+    ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B", "B"),
+    ({"type": "array", "items": "int"}, [1, 2], [1, 2], [1, 2]),
+    ({"type": "map", "values": "long"}, {"k": 3}, {"k": 3}, [("k", 3)]),
+    (["null", "string"], "y", None, None),
+    ({"type": "record", "name": "I", "fields": [{"name": "i", "type": "int"}]}, {"i": 4}, {"i": 4}, {"i": 4}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "value", "default", "shown"), KINDS_OF_FIELDS, ids=str)
+def test_fields_that_only_one_version_of_a_schema_has(tmp_path, kind, value, default, shown):
+    """The newest version decides: a field that it lacks is passed over, and a field that it adds has its default."""
+    ident = {"name": "id", "type": "int"}
+    short = {"type": "record", "name": "R", "fields": [ident]}
+    long = {**short, "fields": [{"name": "f", "type": kind, "default": default}, ident]}
+
+    def read(name, older, newest, content):
+        versions = enumerate((older, newest), 1)
+        schemas = [schema_record("t-value", number, number, json.dumps(schema)) for number, schema in versions]
+        records = [Record(None, encoded(1, older, content))]
+        path = build_log_dir(tmp_path / name, {"_schemas": [schemas], "t": [[Batch(records)]]}).path
+        table = kafkafs.open(path)["t"].scan(decode=True, columns=("value", "decode_error")).to_arrow()
+        assert table.column("decode_error").to_pylist() == [None]
+        return table.column("value")[0].as_py()
+
+    assert read("less", long, short, {"f": value, "id": 9}) == {"id": 9}
+    assert read("more", short, long, {"id": 9}) == {"f": shown, "id": 9}
+
+
 @pytest.mark.golden
 def test_kafkas_own_topics_need_no_schemas():
     topic = kafkafs.open(FIXTURES / "groups" / "log")["__consumer_offsets"]
