@@ -17,7 +17,7 @@ from storage.files.dir_lock import DirLock, holder
 from storage.files.disk import RealDisk, replace_file
 from storage.files.listing import paths_in
 from storage.files.log_file import FileIdentity, LogFile, open_quietly
-from storage.files.opening import is_directory, links_of_ours, make_directory, open_file, real_place
+from storage.files.opening import is_directory, links_of_ours, make_directory, open_below, open_file, real_place
 from storage.files.small_files import read_existing, read_whole
 
 # A log directory from a stranger: what its names lead to is not opened unless it is a regular file of its owner.
@@ -116,6 +116,29 @@ def test_a_temporary_file_that_was_there_is_not_written_to(tmp_path, plant):
     assert not (tmp_path / "checkpoint").is_symlink()
 
 
+def test_nothing_below_a_named_directory_leads_elsewhere(tmp_path):
+    root = tmp_path / "tier"
+    (root / "dir").mkdir(parents=True)
+    (root / "dir" / "file").write_text("here")
+    (root / "link").symlink_to("dir")
+    (root / "dir" / "link").symlink_to("file")
+    os.mkfifo(root / "dir" / "fifo")
+
+    def error_of(name):
+        try:
+            os.close(open_below(root, name, os.O_RDONLY))
+        except OSError as error:
+            return error.errno
+        return None
+
+    assert error_of("dir/file") is None
+    found = {name: error_of(name) for name in ("link/file", "dir/link", "dir/fifo", "dir", "../tier/dir/file", "none")}
+    assert found == {
+        "link/file": errno.ENOTDIR, "dir/link": errno.ELOOP, "dir/fifo": errno.EINVAL, "dir": errno.EINVAL,
+        "../tier/dir/file": errno.EINVAL, "none": errno.ENOENT,
+    }  # fmt: skip
+
+
 @as_root
 def test_a_hard_link_to_another_users_file_shows_nothing_that_the_owner_could_not_read(tmp_path):
     directory, secret = tmp_path / "dir", tmp_path / "secret"
@@ -128,6 +151,8 @@ def test_a_hard_link_to_another_users_file_shows_nothing_that_the_owner_could_no
         assert refused(directory / "file") == reading
         assert refused(directory / "file", os.O_RDWR) == errno.EACCES
     secret.chmod(0o640)
+    with pytest.raises(PermissionError, match="may not read it"):
+        open_below(tmp_path, "dir/file", os.O_RDONLY)
     os.chown(secret, 0, STRANGER)  # readable to the owner's group
     assert refused(directory / "file") is None
 
