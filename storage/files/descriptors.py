@@ -33,8 +33,8 @@ def raise_limit() -> None:
 def half_the_limit() -> int:
     """How many descriptors may be held: half of what the process may have now. The rest is for files that are opened
     and closed at once, and for all other code in the process."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return 1 << 30 if soft == resource.RLIM_INFINITY else max(_LEAST, soft // 2)
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # never RLIM_INFINITY: Linux bounds it by fs.nr_open
+    return max(_LEAST, soft // 2)
 
 
 def wait_for_room(fd: int) -> None:

@@ -43,7 +43,7 @@ def test_the_limit_is_raised(tmp_path):
 def test_a_high_descriptor_is_waited_for():
     """select(2) takes none from 1024 on."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < 2048:
+    if hard < 2048:
         pytest.skip("a process may have no descriptor above 1024 here")
     reading, writing = os.pipe()
     with soft_limit(2048):

@@ -119,6 +119,15 @@ def test_any_log(items, start):
             assert latest_offsets(snapshot, isolation, MEMORY).tolist() == expected
 
 
+def test_the_bytes_that_were_read_are_counted(tmp_path):
+    items = [Batch([Record(b"k", b"v")]), ROLL, Batch([Record(b"k", b"value")])]
+    build_log_dir(tmp_path, {"t": [items]})
+    snapshot = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0)).snapshot()
+    counted = []
+    latest_offsets(snapshot, Isolation.READ_UNCOMMITTED, MEMORY, counted.append)
+    assert sum(counted) == snapshot.size_bytes
+
+
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
 def test_rows_among(offsets, chosen):
     of, among = np.array(sorted(offsets), np.int64), np.array(sorted(chosen), np.int64)
