@@ -321,3 +321,20 @@ def test_export_on_spark(tmp_path):
     lines = done.stdout.splitlines()
     assert lines[0].startswith("1349 messages in ")
     assert "|payments|2026-11-19|5       |60   |" in lines
+
+
+@pytest.mark.nightly
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+@pytest.mark.skipif(shutil.which("jq") is None, reason="no jq")
+def test_the_page_about_spark(tmp_path):
+    """Its commands and its program work."""
+    pytest.importorskip("pyspark", reason="no pyspark: install the extra `spark`", exc_type=ImportError)
+    if shutil.which("java") is None and os.environ.get("CI", "").lower() not in ("true", "1"):
+        pytest.skip("no Java: Spark does not run")
+    page = MANUAL / "spark.md"
+    assert carried_out(page, tmp_path) == page.read_text()
+    (program,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    session = 'from pyspark.sql import SparkSession\nspark = SparkSession.builder.master("local[1]").getOrCreate()\n'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    subprocess.run([sys.executable, "-c", session + program], cwd=tmp_path, check=True, timeout=280, env=environment)
