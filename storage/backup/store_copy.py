@@ -329,7 +329,7 @@ class StoreCopy:
                     continue
                 part = bytes_of(segment.log, window.buffer, table, 0, table.rows, window.origin)
                 if not isinstance(part, LargeBatch):  # of which the CRC was checked when it was found
-                    damage = verify_crcs(part, table, 0, table.rows, window.origin)
+                    damage = verify_crcs(part, table, 0, table.rows, int(table.position[0]))
                     if damage is not None:
                         damage.error.path = segment.log.path
                         raise damage.error

@@ -19,6 +19,7 @@ from storage.log.stored_dir import open_stored, read_manifest
 from storage.tier.object_places import Place, open_place
 from storage.types import TopicPartition
 from storage.verify.manifest_audit import verify_manifest
+from tests.support.builders import Batch, Partition, build_log_dir
 from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.owned_dirs import append, opened, values_of
@@ -112,6 +113,14 @@ def test_what_a_broker_wrote(fixture, url, tmp_path):
         ids = [LogDir.open_read_only(path).topic_info(topic).topic_id for path in (log, copy)]
         assert ids[0] in (None, ids[1])
         assert output_of("cat", copy, topic, "--format", "jsonl") == output_of("cat", log, topic, "--format", "jsonl")
+
+
+def test_thousands_of_small_batches(url, tmp_path):
+    """Only some of those that are read at once are looked at together."""
+    build_log_dir(tmp_path / "source", {"t": [Partition([Batch([Record(None, b"x")]) for _ in range(6000)])]})
+    output_of("mirror", tmp_path / "source", url)
+    assert len(values_at(open_stored(url))) == 6000
+    assert is_whole(url)
 
 
 class Watched(Place):
