@@ -37,7 +37,7 @@ _GROUPS = {
     "Topics and groups": (
         "topics", "append", "compact", "retain", "groups", "transactions", "metadata", "assign", "completion",
     ),
-    "Analyse": ("stats", "count", "sql", "spark"),
+    "Analyse": ("stats", "count", "report", "sql", "spark"),
 }  # fmt: skip
 _MODULES = {"diff": "digest", "reindex": "recover", "umount": "mount"}  # those that are in another command's module
 _COMMANDS = {name: _MODULES.get(name, name) for names in _GROUPS.values() for name in names}

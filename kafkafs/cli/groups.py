@@ -105,9 +105,9 @@ def _show_all(logdir: Path, as_json: bool, at_ms: int | None) -> list[str]:
     log_dir = open_log_dir(logdir)
     offsets = GroupOffsets(log_dir, at_ms)
     _note_missing(log_dir, offsets.partitions(), at_ms)
-    logs = _logs_in(log_dir, at_ms)
+    logs = logs_in(log_dir, at_ms)
     topics_by_id = cache(log_dir.topics_by_id)
-    summaries = [_summary(group, logs, topics_by_id) for _, group in sorted(offsets.groups().items())]
+    summaries = [summary_of(group, logs, topics_by_id) for _, group in sorted(offsets.groups().items())]
     if as_json:
         print_json({"groups": summaries})
     else:
@@ -131,9 +131,9 @@ def _show_one(logdir: Path, name: str, as_json: bool, at_ms: int | None) -> list
     if group is None:
         then = "" if at_ms is None else f" at {moment(at_ms)}"
         raise UnknownTopicOrPartition(f"there is no group {name!r} here{then}", path=logdir)
-    logs = _logs_in(log_dir, at_ms)
+    logs = logs_in(log_dir, at_ms)
     rows = list(_rows(group, logs))
-    summary = _summary(group, logs, log_dir.topics_by_id)
+    summary = summary_of(group, logs, log_dir.topics_by_id)
     if as_json:
         print_json({**summary, "offsets": rows})
     else:
@@ -187,7 +187,7 @@ _Logs = Callable[[TopicPartition], OffsetRange | None]
 """The offsets of a partition's log, in tiered storage too; None for a partition that is not here or cannot be read."""
 
 
-def _logs_in(log_dir: LogDir, at_ms: int | None) -> _Logs:
+def logs_in(log_dir: LogDir, at_ms: int | None) -> _Logs:
     from storage.errors import StorageError
     from storage.log.earlier import end_at
 
@@ -222,7 +222,7 @@ def _rows(group: ConsumerGroup, logs: _Logs) -> Iterator[dict[str, Any]]:
             }
 
 
-def _summary(group: ConsumerGroup, logs: _Logs, topics_by_id: Callable[[], Mapping[str, str]]) -> dict[str, Any]:
+def summary_of(group: ConsumerGroup, logs: _Logs, topics_by_id: Callable[[], Mapping[str, str]]) -> dict[str, Any]:
     from storage.coordinators.group_state import state_of
 
     rows = list(_rows(group, logs))

@@ -235,6 +235,11 @@ class LogConfig:
         """Every topic-level key with its effective value, as text."""
         return {name: entry.show(getattr(self, entry.field)) for name, entry in TOPIC_KEYS.items()} | dict(self.other)
 
+    def differing_texts(self) -> dict[str, str]:
+        """The values, as texts by key, that differ from Kafka's defaults."""
+        defaults = LogConfig().texts()
+        return {key: value for key, value in self.texts().items() if value != defaults.get(key)}
+
     @staticmethod
     def from_overrides(defaults: LogConfig, overrides: Mapping[str, str]) -> LogConfig:
         """A topic's configuration: its own keys over `defaults`, the broker's (BrokerConfig.topic_defaults).

@@ -24,6 +24,7 @@ READS = {
     "salvage": ("{log} {tp} --to {out}",),
     "schemas": ("{log}", "{log} --to {out}"),
     "sql": ('{log} SELECT(count(value),max(offset))FROM"{topic}"', '{log} SELECT*FROM"{topic}"'),
+    "report": ("{log}",),
     "stats": ("{log} --distinct-keys --over-time", "{log} {tp} --decode --json"),
     "topics list": ("{log}", "{log} --json"),
     "topics describe": ("{log}", "{log} --json"),

@@ -64,6 +64,7 @@ EVERY_COMMAND: Final[dict[str, list[list[str]] | None]] = {
     "schemas": [["LOGS"], ["LOGS", "--to", "OUT"]],
     "spark export": [["LOGS", "OUT", "orders", *_SPARK]],
     "sql": [["LOGS", "SELECT count(o.value), count(d.value) FROM orders o, decoded d", "-o", "OUT.csv"]],
+    "report": [["LOGS", "-o", "OUT.html"]],
     "stats": [["LOGS", "--over-time", "1h", "--png", "OUT.png"], ["LOGS", "decoded", "--decode", "--distinct-keys"]],
     "topics alter": [["LOGS", "orders", "--config", "retention.ms=-1", "--partitions", "3"]],
     "topics create": [["LOGS", "new", "--partitions", "2"]],

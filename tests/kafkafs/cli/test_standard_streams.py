@@ -57,7 +57,8 @@ PRINTING = (
 SILENT = {"append", "mount", "umount"}
 # A closed pipe ends these as it ends cat(1). The others clean up first.
 FILTERS = {
-    "cat", "count", "diff", "digest", "doctor", "dump", "fetch", "groups", "metadata", "schemas", "stats", "topics",
+    "cat", "count", "diff", "digest", "doctor", "dump", "fetch", "groups", "metadata", "report", "schemas", "stats",
+    "topics",
     "transactions", "verify",
 }  # fmt: skip
 

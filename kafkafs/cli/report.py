@@ -1,0 +1,136 @@
+"""`kafkafs report`: a page about a log directory, for a colleague who does not have it."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kafkafs.cli import fail_with, text_of
+from kafkafs.cli.groups import logs_in, summary_of
+from kafkafs.cli.process import use_default_signals
+from kafkafs.cli.progress_bar import progress_bar
+from kafkafs.cli.shared_options import TIER, check_destination
+from kafkafs.cli.targets import LOGDIR, open_log_dir, say_remote
+from storage.errors import StorageError
+from storage.types import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkafs.cli.report_page import Facts, TopicFacts
+    from storage.log.log_dir import LogDir
+    from storage.progress import Progress
+
+
+@click.command()
+@LOGDIR
+@click.option(
+    "-o", "output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html", help="Default: stdout."
+)
+@click.option("--quick", is_flag=True, help="Do not read the logs: without messages, and messages over time.")
+@TIER
+@click.pass_context
+def report(ctx: click.Context, logdir: Path, output: Path | None, quick: bool) -> None:
+    """Write a page about LOGDIR: one HTML file without scripts, to send to a colleague or to print.
+
+    The page has what `doctor` says, sizes, messages and segments of each topic and what retention would remove now,
+    messages and bytes over time, consumer groups with their lag, the open transactions that hold a last stable offset,
+    and the configuration that differs from Kafka's defaults. The largest topics come first. All messages are read once.
+
+    \b
+    kafkafs report /var/kafka -o report.html
+    kafkafs report /var/kafka --quick -o report.html
+
+    Exit code 4 if something cannot be read; the page names it.
+    """
+    from kafkafs.cli.report_page import page
+    from kafkafs.cli.whole_file import whole_file
+
+    use_default_signals(ctx)
+    log_dir = open_log_dir(logdir)
+    if output is not None:
+        check_destination(output, logdir)
+    say_remote(log_dir, log_dir.all_partitions())
+    with progress_bar() as progress:
+        facts = _facts(log_dir, logdir, quick, progress)
+    parts = page(facts)
+    if output is None:
+        for part in parts:
+            click.echo(part, nl=False)
+    else:
+        with whole_file(output) as file:
+            for part in parts:
+                file.write(part.encode())
+    fail_with(ctx, facts.problems)
+
+
+def _facts(log_dir: LogDir, logdir: Path, quick: bool, progress: Progress) -> Facts:
+    from kafkafs.cli.report_page import Facts, TopicFacts
+    from storage.coordinators.groups import GroupOffsets
+    from storage.diagnosis.examination import examine
+    from storage.log.statistics import Statistics
+    from storage.progress import working
+
+    counted, problems = Statistics(), list[str]()
+    topics = list[TopicFacts]()
+    for topic in log_dir.topics():
+        facts = TopicFacts(topic, config=log_dir.topic_info(topic).config.differing_texts())
+        for number in log_dir.partitions(topic):
+            tp = TopicPartition(topic, number)
+            try:
+                _add_partition(log_dir, tp, facts)
+                if not quick:
+                    snapshot = log_dir.log(tp).snapshot()
+                    with working(progress, str(tp), snapshot.size_bytes):
+                        for _ in counted.add(snapshot, progress.advance):
+                            pass
+            except (StorageError, OSError) as error:
+                problems.append(f"{tp}: {text_of(error)}")
+        if topic in counted.topics:
+            facts.messages = counted.topics[topic].messages
+        topics.append(facts)
+    problems += [f"{damage.tp}: {text_of(damage.error)}" for damage in counted.damages]
+    offsets, logs = GroupOffsets(log_dir), logs_in(log_dir, None)
+    by_id = cache(log_dir.topics_by_id)
+    groups = [summary_of(group, logs, by_id) for _, group in sorted(offsets.groups().items())]
+    held = list(_held(log_dir, problems))
+    return Facts(
+        str(logdir), log_dir.clock.now_ms(), examine((logdir,), quick=quick, progress=progress),
+        sorted(topics, key=lambda one: (-one.size_bytes, one.name)), counted.over_time.histogram(),
+        sorted(groups, key=lambda one: -(one["lag"] or 0)), held, [*problems, *offsets.problems()],
+    )  # fmt: skip
+
+
+def _add_partition(log_dir: LogDir, tp: TopicPartition, facts: TopicFacts) -> None:
+    from storage.upkeep.partition_retention import preview_partition
+    from storage.upkeep.retention import disk_free_bytes
+
+    facts.partitions += 1
+    snapshot = log_dir.log(tp).snapshot()
+    facts.segments += len(snapshot.segments)
+    facts.size_bytes += snapshot.size_bytes
+    result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(log_dir.path))
+    if result is not None:
+        facts.removed_segments += len(result.segments)
+        facts.removed_bytes += result.size_bytes
+
+
+def _held(log_dir: LogDir, problems: list[str]) -> Iterator[tuple[TopicPartition, int, int, str | None, int, int]]:
+    from storage.coordinators.transactions import partition_producers, transactional_ids
+
+    ids = transactional_ids(log_dir)
+    for tp in log_dir.all_partitions():
+        try:
+            found = partition_producers(log_dir.log(tp))
+        except (StorageError, OSError) as error:
+            problems.append(f"{tp}: {text_of(error)}")
+            continue
+        for one in found.producers:
+            if one.current_txn_first_offset >= 0 and found.holds_back(one):
+                waiting = found.log_end_offset - found.last_stable_offset
+                begun = found.begun[one.producer_id]
+                owner = ids.owner(one.producer_id)
+                yield tp, waiting, one.producer_id, owner, one.current_txn_first_offset, begun
