@@ -85,7 +85,7 @@ need_mounts() {
     need lib:libfuse.so.2=libfuse2
     need fusermount=fuse3 lib:libfuse3.so=fuse3 gcc=gcc /usr/include/stdlib.h=libc6-dev
 }
-need_tools() { need kcat=kcat jq=jq rsync=rsync less=less strace=strace lsof=lsof; }
+need_tools() { need kcat=kcat jq=jq ssh-keygen=openssh-client rsync=rsync less=less strace=strace lsof=lsof; }
 need_java() { need java=default-jre-headless; }
 need_kafka() {
     need java=default-jre-headless mvn=maven

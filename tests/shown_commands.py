@@ -15,7 +15,7 @@ from tests.support.mounts import kafkafs_mounts, run_kafkafs
 
 ROOT = Path(__file__).resolve().parent.parent
 MANUAL = ROOT / "kafkafs" / "manual"
-PAGES = [ROOT / "README.md", *sorted(MANUAL.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "examples" / "recipes.md", *sorted(MANUAL.glob("*.md"))]
 SESSION = re.compile(r"^```\n(\$ .*?)^```$", re.DOTALL | re.MULTILINE)
 
 

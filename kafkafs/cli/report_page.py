@@ -32,8 +32,8 @@ body{font:15px/1.45 system-ui,sans-serif;color:var(--text);background:var(--page
 padding:1.5rem}
 h1{font-size:1.5rem;margin:0;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:2rem 0 .5rem}p{margin:.3rem 0}
 table{border-collapse:collapse;width:100%}
-th{text-align:left;color:var(--soft);font-weight:600;font-size:.85rem}
-th,td{padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+th{text-align:left;color:var(--soft);font-weight:600;font-size:.85em}
+th{white-space:nowrap}th,td{padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
 td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.soft,summary{color:var(--soft)}
 .bad{color:var(--bad);font-weight:600}.one{border-left:4px solid var(--line);background:var(--box);
 padding:.5rem .8rem;margin:.5rem 0;overflow-wrap:anywhere}.finding{border-color:var(--bad)}
@@ -42,7 +42,7 @@ padding:.5rem .8rem;margin:.5rem 0;overflow-wrap:anywhere}.finding{border-color:
 svg{width:100%;height:auto;display:block}svg rect{fill:var(--bar)}svg text{fill:var(--soft);font-size:11px}
 @media print{:root{--text:#000;--page:#fff;--soft:#444;--line:#bbb;--bar:#3b78c2;--goes:#d98324;--bad:#900;
 --box:#f3f3f3}
-body{padding:0;font-size:11px;max-width:none}tr,.one,svg{break-inside:avoid}.track{print-color-adjust:exact}
+body{padding:0;font-size:11px;max-width:none}.track{width:5rem}tr,.one,svg{break-inside:avoid}.track{print-color-adjust:exact}
 svg,.one{print-color-adjust:exact}h2{break-after:avoid}}
 """
 
