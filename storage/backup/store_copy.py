@@ -249,7 +249,9 @@ class StoreCopy:
         """Waits for the uploads, and writes the manifest; removes what it says. TierUnavailable."""
         self._uploads.wait()
         partitions = {**self._previous.partitions, **{tp: one.listing() for tp, one in self._copied.items()}}
-        directories = {tp.dir_name for tp in self._copied}
+        gone = self._gone() if self._delete else set()
+        partitions = {tp: listed for tp, listed in partitions.items() if tp not in gone}
+        directories = {tp.dir_name for tp in (*self._copied, *gone)}
         files = {
             path: file for path, file in self._previous.files.items() if path.rpartition("/")[0] not in directories
         }
@@ -259,7 +261,8 @@ class StoreCopy:
         written = self._recorder.listing(until_ms, now_ms, partitions, files)
         copied = {tp.topic for tp in self._copied}
         failed = {name: topic for name, topic in self._previous.topics.items() if name not in copied}
-        topics = {name: _without_tiers(topic) for name, topic in {**written.topics, **failed}.items()}
+        left = {tp.topic for tp in partitions}
+        topics = {name: _without_tiers(one) for name, one in {**written.topics, **failed}.items() if name in left}
         written = replace(written, topics=topics)
         keys = _keys(written)
         replaced = {key for one in self._copied.values() for key in one.replaced}
@@ -271,6 +274,13 @@ class StoreCopy:
             stale = ours - keys - set(written.superseded)
         self._place.remove(sorted(stale))
         return written
+
+    def _gone(self) -> set[TopicPartition]:
+        """The partitions of the backup that the source no longer has."""
+        assert self._source is not None
+        there = set(self._source.all_partitions())
+        sources = {name: topic.source_topic for name, topic in self._previous.topics.items()}
+        return {tp for tp in self._previous.partitions if TopicPartition(sources[tp.topic], tp.partition) not in there}
 
     def _check(self, chosen: Chosen, before: ManifestPartition) -> bool:
         """Whether the source still has the last range of the backup as it was copied. InvalidRecord if the backup is of

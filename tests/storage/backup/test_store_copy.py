@@ -247,6 +247,30 @@ def test_what_retention_removed_stays_until_delete(source, url):
     assert is_whole(url)
 
 
+def test_a_topic_that_was_deleted_stays_until_delete(source, url):
+    source.create_topic("other", 1)
+    add(source, [0], TopicPartition("other", 0))
+    mirrored(source, url)
+    source.delete_topic("other")
+    mirrored(source, url, "t")
+    assert LogDir.open_read_only(open_stored(url)).topics() == ["other", "t"]
+    mirrored(source, url, "t", "--delete")
+    assert LogDir.open_read_only(open_stored(url)).topics() == ["t"]
+    assert not [key for key in objects(url) if key.startswith("other")]
+    assert is_whole(url)
+
+
+def test_one_topic_up_to_a_time_is_restored(source, url, tmp_path):
+    source.create_topic("other", 1)
+    until = source.clock.now_ms()
+    later = [Record(None, b"value 10", (), until + 1000)]
+    assert Appender(source.log(TP), clock=source.clock).append(later).error is None
+    mirrored(source, url)
+    output_of("revive", url, "t", "--to", tmp_path / "restored", "--until", until)
+    assert LogDir.open_read_only(tmp_path / "restored").topics() == ["__cluster_metadata", "t"]
+    assert values_at(tmp_path / "restored") == expected(range(10))
+
+
 def test_what_compaction_replaced_leaves_the_backup_at_once(tmp_path, url):
     source = tmp_path / "source"
 
