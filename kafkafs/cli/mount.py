@@ -36,6 +36,10 @@ Mount options:
                              where its log is, unless you name it
   cache_size=64M             memory for rendered messages, at least 4M
   latest_memory=512M         memory for the keys of a latest file at its open, at least 1M
+  exact_below=1G             files whose size takes reading more than this are open at once,
+                             with an estimated size until they were read to the end
+  sizes=exact                no estimates: the first open of such a file reads all of it
+                             (default: sizes=estimated)
   uid=N, gid=N               the owner of the files (default: you)
   modes=below                the kernel decides who may read: each file has the owner of
                              LOGDIR, and the permissions that the directories and .log

@@ -37,6 +37,7 @@ from storage.types import NO_TIMESTAMP, Isolation
 # open: each read opens and checks the file.
 
 _REMEMBERED = 4096
+_MTIME_SEGMENTS = 64  # the last ones, whose indexes are looked into for an mtime
 _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
@@ -278,6 +279,8 @@ class RangeFile(File):
 
     def _estimated_mtime_ns(self, snapshot: LogSnapshot, segments: tuple[Segment, ...]) -> int:
         chosen = segments or snapshot.segments[-1:]
+        if not isinstance(self._spec, TimeBetween):
+            chosen = chosen[-_MTIME_SEGMENTS:]
         newest_ns = mtime_ns(snapshot, chosen) if chosen else self._directory_mtime_ns()
         if isinstance(self._spec, TimeBetween) and self._spec.end_ms is not None:
             return min(newest_ns, (self._spec.end_ms - 1) * 1_000_000)
