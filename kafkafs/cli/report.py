@@ -99,8 +99,8 @@ def _facts(log_dir: LogDir, logdir: Path, quick: bool, progress: Progress) -> Fa
     held = list(_held(log_dir, problems))
     return Facts(
         str(logdir), log_dir.clock.now_ms(), examine((logdir,), quick=quick, progress=progress),
-        sorted(topics, key=lambda one: (-one.size_bytes, one.name)), counted.over_time.histogram(),
-        sorted(groups, key=lambda one: -(one["lag"] or 0)), held, [*problems, *offsets.problems()],
+        sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)), counted.over_time.histogram(),
+        sorted(groups, key=lambda group: -(group["lag"] or 0)), held, [*problems, *offsets.problems()],
     )  # fmt: skip
 
 
@@ -124,13 +124,13 @@ def _held(log_dir: LogDir, problems: list[str]) -> Iterator[tuple[TopicPartition
     ids = transactional_ids(log_dir)
     for tp in log_dir.all_partitions():
         try:
-            found = partition_producers(log_dir.log(tp))
+            known = partition_producers(log_dir.log(tp))
         except (StorageError, OSError) as error:
             problems.append(f"{tp}: {text_of(error)}")
             continue
-        for one in found.producers:
-            if one.current_txn_first_offset >= 0 and found.holds_back(one):
-                waiting = found.log_end_offset - found.last_stable_offset
-                begun = found.begun[one.producer_id]
-                owner = ids.owner(one.producer_id)
-                yield tp, waiting, one.producer_id, owner, one.current_txn_first_offset, begun
+        for producer in known.producers:
+            if producer.current_txn_first_offset >= 0 and known.holds_back(producer):
+                waiting = known.log_end_offset - known.last_stable_offset
+                begun = known.begun[producer.producer_id]
+                owner = ids.owner(producer.producer_id)
+                yield tp, waiting, producer.producer_id, owner, producer.current_txn_first_offset, begun

@@ -33,7 +33,8 @@ padding:1.5rem}
 h1{font-size:1.5rem;margin:0;overflow-wrap:anywhere}h2{font-size:1.15rem;margin:2rem 0 .5rem}p{margin:.3rem 0}
 table{border-collapse:collapse;width:100%}
 th{text-align:left;color:var(--soft);font-weight:600;font-size:.85em}
-th{white-space:nowrap}th,td{padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+th{white-space:nowrap}th,td{padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top;
+overflow-wrap:anywhere}
 td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}.soft,summary{color:var(--soft)}
 .bad{color:var(--bad);font-weight:600}.one{border-left:4px solid var(--line);background:var(--box);
 padding:.5rem .8rem;margin:.5rem 0;overflow-wrap:anywhere}.finding{border-color:var(--bad)}
@@ -49,7 +50,7 @@ svg,.one{print-color-adjust:exact}h2{break-after:avoid}}
 
 @dataclass(slots=True)
 class TopicFacts:
-    """What the page says of a topic. `removed_bytes`: of the `removed_segments` that retention would remove now.
+    """A topic on the page. `removed_bytes`: of the `removed_segments` that retention would remove now.
     `config`: the values that differ from Kafka's defaults."""
 
     name: str
@@ -64,7 +65,7 @@ class TopicFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """What the page says of a log directory. `held`: the open transactions that hold a last stable offset: partition,
+    """A log directory on the page. `held`: the open transactions that hold a last stable offset: partition,
     offsets that wait, producer id, transactional id, its first offset and time. `problems`: what could not be read."""
 
     path: str
@@ -86,7 +87,7 @@ def page(facts: Facts) -> Iterator[str]:
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
         f"<style>{_STYLE}</style></head><body>\n<h1>{path}</h1>\n"
     )
-    partitions, size = sum(one.partitions for one in facts.topics), sum(one.size_bytes for one in facts.topics)
+    partitions, size = sum(topic.partitions for topic in facts.topics), sum(topic.size_bytes for topic in facts.topics)
     yield (
         f'<p class="soft">{moment(facts.made_ms)}: {len(facts.topics):,} topics, {partitions:,} partitions,'
         f" {_bytes(size)}</p>\n<h2>What a broker does when it starts here</h2>\n"
@@ -96,25 +97,27 @@ def page(facts: Facts) -> Iterator[str]:
         yield "<h2>What could not be read</h2>\n"
         yield from _table(("",), ([_escaped(problem)] for problem in facts.problems), len(facts.problems))
     yield "<h2>Topics</h2>\n"
-    most = max((one.size_bytes for one in facts.topics), default=0) or 1
+    most = max((topic.size_bytes for topic in facts.topics), default=0) or 1
     rows = (
         [
-            _escaped(one.name), one.partitions, one.segments, "" if facts.diagnosis.quick else one.messages,
-            _bytes(one.size_bytes), _bar(one.size_bytes - one.removed_bytes, one.removed_bytes, most),
-            f"{one.removed_segments:,} segments, {_bytes(one.removed_bytes)}" if one.removed_segments else "nothing",
+            _escaped(topic.name), topic.partitions, topic.segments, "" if facts.diagnosis.quick else topic.messages,
+            _bytes(topic.size_bytes), _bar(topic.size_bytes - topic.removed_bytes, topic.removed_bytes, most),
+            f"{topic.removed_segments:,} segments, {_bytes(topic.removed_bytes)}"
+            if topic.removed_segments
+            else "nothing",
         ]
-        for one in facts.topics
+        for topic in facts.topics
     )  # fmt: skip
-    topics = ("Topic", "Partitions", "Segments", "Messages", "Bytes", "", "Retention removes now")
-    yield from _table(topics, rows, len(facts.topics))
+    of_topics = ("Topic", "Partitions", "Segments", "Messages", "Bytes", "", "Retention removes now")
+    yield from _table(of_topics, rows, len(facts.topics))
     if not facts.diagnosis.quick:
         yield "<h2>Over time</h2>\n"
         yield from _charts(facts.over_time)
     yield "<h2>Consumer groups</h2>\n"
     groups = (
-        [_escaped(one["group"]), _escaped(one["type"]), _escaped(one["state"]), len(one["members"]), one["partitions"],
-         "unknown" if one["lag"] is None else one["lag"], one["last_commit"] or ""]
-        for one in facts.groups
+        [_escaped(group["group"]), _escaped(group["type"]), _escaped(group["state"]), len(group["members"]),
+         group["partitions"], "unknown" if group["lag"] is None else group["lag"], group["last_commit"] or ""]
+        for group in facts.groups
     )  # fmt: skip
     of_groups = ("Group", "Type", "State", "Members", "Partitions", "Lag", "Last commit")
     yield from _table(of_groups, groups, len(facts.groups))
@@ -126,7 +129,7 @@ def page(facts: Facts) -> Iterator[str]:
     of_held = ("Partition", "Offsets that wait", "Producer id", "Transactional id", "Open from offset", "Since")
     yield from _table(of_held, held, len(facts.held))
     yield "<h2>Configuration that differs from Kafka's defaults</h2>\n"
-    configs = [(one.name, key, value) for one in facts.topics for key, value in sorted(one.config.items())]
+    configs = [(topic.name, key, value) for topic in facts.topics for key, value in sorted(topic.config.items())]
     yield from _table(("Topic", "Key", "Value"), (list(map(_escaped, row)) for row in configs), len(configs))
     yield "</body></html>\n"
 
@@ -176,7 +179,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]], count: int) -
 
 
 def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
-    """What doctor says, in its order."""
+    """The findings and notes of doctor, in its order."""
     if not diagnosis.starts:
         yield '<p class="bad">The broker does not start.</p>\n'
     elif not diagnosis.is_well:
@@ -186,35 +189,35 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     else:
         yield "<p>The broker starts.</p>\n"
     count = len(diagnosis.predictions)
-    for place, one in enumerate(diagnosis.predictions):
+    for place, prediction in enumerate(diagnosis.predictions):
         if place == _OPEN_ROWS:
             yield f"<details><summary>{count - place:,} more</summary>\n"
         if place == _OPEN_ROWS + _FOLDED_ROWS:
             yield f'<p class="soft">and {count - place:,} more</p>\n'
             break
-        yield _prediction(one)
+        yield _prediction(prediction)
     if count > _OPEN_ROWS:
         yield "</details>\n"
 
 
-def _prediction(one: Prediction) -> str:
-    kind = "finding" if one.reaction.is_finding else "note"
-    advice = f"<p>What to do: {_escaped(one.advice)}</p>" if one.advice else ""
+def _prediction(prediction: Prediction) -> str:
+    kind = "finding" if prediction.reaction.is_finding else "note"
+    advice = f"<p>What to do: {_escaped(prediction.advice)}</p>" if prediction.advice else ""
     return (
-        f'<div class="one {kind}"><p><b>{kind} {_escaped(one.name)}</b>'
-        f' <span class="soft">{_escaped(one.path)}</span></p>'
-        f"<p>{_escaped(one.what)}</p><p>The broker: {_escaped(one.broker)}</p>{advice}</div>\n"
+        f'<div class="one {kind}"><p><b>{kind} {_escaped(prediction.name)}</b>'
+        f' <span class="soft">{_escaped(prediction.path)}</span></p>'
+        f"<p>{_escaped(prediction.what)}</p><p>The broker: {_escaped(prediction.broker)}</p>{advice}</div>\n"
     )
 
 
-def _charts(found: Histogram) -> Iterator[str]:
+def _charts(times: Histogram) -> Iterator[str]:
     """Messages and bytes in a bar for each period."""
-    count = len(found.messages)
+    count = len(times.messages)
     if not count:
         yield '<p class="soft">no message has a time</p>\n'
         return
-    first, last = moment(found.start_ms), moment(found.start_ms + count * found.width_ms)
-    for name, values in (("messages", found.messages.tolist()), ("bytes", found.size_bytes.tolist())):
+    first, last = moment(times.start_ms), moment(times.start_ms + count * times.width_ms)
+    for name, values in (("messages", times.messages.tolist()), ("bytes", times.size_bytes.tolist())):
         most, width = max(values) or 1, _CHART_WIDTH / count
         bars = "".join(
             f'<rect x="{place * width:.1f}" y="{16 + _CHART_HEIGHT * (1 - value / most):.1f}" width="{width * 0.9:.1f}"'
@@ -230,5 +233,5 @@ def _charts(found: Histogram) -> Iterator[str]:
             f'<text x="0" y="{bottom}">{first}</text>'
             f'<text x="{_CHART_WIDTH}" y="{bottom}" text-anchor="end">{last}</text></svg>\n'
         )
-    if found.undated_messages:
-        yield f'<p class="soft">{found.undated_messages:,} messages without a time are not shown</p>\n'
+    if times.undated_messages:
+        yield f'<p class="soft">{times.undated_messages:,} messages without a time are not shown</p>\n'

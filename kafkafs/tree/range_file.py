@@ -7,6 +7,7 @@ import os
 import stat
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kafkafs.formats import by_name
@@ -24,6 +25,7 @@ from kafkafs.reading.workbench import Rendition
 from kafkafs.tree.node import FILE_MODE, Attributes, File, NodeKind
 from kafkafs.tree.paths import DECODED, NoSuchPath, RangePath
 from kafkafs.tree.services import Services
+from storage.errors import StorageError
 from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
@@ -196,6 +198,13 @@ class RangeFile(File):
                 if shown is not None:
                     return shown
         snapshot = snapshot or self._log.snapshot()
+        if state is None and not self._is_raw and snapshot.size_bytes <= self._services.stat_bytes:
+            # tar and cpio store as many bytes as stat says before they open a file.
+            with suppress(StorageError, OSError):  # reading reports it
+                self._obtain()
+                shown = self.shown_attributes()
+                if shown is not None:
+                    return shown
         segments = estimated_segments(snapshot, self._spec, clamp=self._services.clamp)
         size = estimated_size(snapshot, segments, self._spec)
         if state is not None:

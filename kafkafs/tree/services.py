@@ -19,6 +19,7 @@ from storage.log.snapshot import Log
 from storage.types import Isolation
 
 KEPT_STATES = 4096  # of files without an open handle
+STAT_BYTES = 64 << 20
 
 
 # The files that have a state: of one partition each.
@@ -149,3 +150,8 @@ class Services:
     callers: Callers = field(default_factory=OneCaller)
     states: StateTable = field(default_factory=StateTable)
     latest: LatestMemory = field(default_factory=LatestMemory)
+
+    @property
+    def stat_bytes(self) -> int:
+        """The views of a partition with at most so many bytes are measured for a stat, before anybody opens them."""
+        return STAT_BYTES if self.exact_below is None else min(STAT_BYTES, self.exact_below)

@@ -6,6 +6,7 @@ import os
 import random
 import re
 import subprocess
+import tarfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -163,6 +164,15 @@ def test_a_truncation_ends_it(log, partition, place):
         with fails_with(errno.ESTALE):
             while file.read(300_000):
                 pass
+
+
+def test_a_stat_of_a_small_view_is_exact(log, tmp_path):
+    with watched(tmp_path / "logs", tmp_path / "mnt") as mount:
+        name = tmp_path / "archive.tar"
+        with tarfile.open(name, "w") as archive:  # takes the size before it opens the file
+            archive.add(mount.path / "t/0/messages.txt", "messages.txt")
+        with tarfile.open(name) as archive:
+            assert archive.extractfile("messages.txt").read() == text(log.messages)
 
 
 def test_sizes_are_exact_if_the_mount_says_so(log, tmp_path):

@@ -159,11 +159,14 @@ def test_files_are_no_directories_and_the_reverse(tree):
         assert opened.value.errno == errno.EISDIR
 
 
-def test_sizes_before_the_first_open_are_estimates(live, tree):
-    for name in ("messages.txt", "offsets/0-29.txt", "offsets/7.jsonl", "offsets/3+4.txt", "offsets/last-2.txt"):
-        assert tree.lookup(f"/t/0/{name}").attributes().size >= 1
-    for name in ("time/2023-11-14.txt", "time/1999.txt", "time/last-1h.txt"):
-        assert tree.lookup(f"/t/0/{name}").attributes().size >= 1
+@pytest.mark.parametrize("exact_below", [1, 1 << 30])
+def test_sizes_before_the_first_open(live, exact_below):
+    """Estimates, but exact where a little is to be measured."""
+    tree = tree_of(live.path.parent, exact_below=exact_below)
+    names = ("messages.txt", "offsets/0-29.txt", "offsets/7.jsonl", "offsets/3+4.txt", "offsets/last-2.txt")
+    for name in (*names, "time/2023-11-14.txt", "time/1999.txt", "time/last-1h.txt"):
+        size = tree.lookup(f"/t/0/{name}").attributes().size
+        assert size >= 1 if exact_below == 1 else size == len(content(tree, f"/t/0/{name}"))
     assert tree.lookup("/t/0/offsets/65-.txt").attributes().size == 0
     assert tree.lookup("/t/0/messages.log").attributes().size == sum(
         live.log(base).stat().st_size for base in live.segments

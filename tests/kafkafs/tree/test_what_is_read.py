@@ -32,7 +32,7 @@ def log_dir(tmp_path):
 @pytest.fixture
 def tree(log_dir):
     """With the log open: that reads what follows the last entry of its index."""
-    tree = tree_of(log_dir, keys=False)
+    tree = tree_of(log_dir, keys=False, exact_below=SEGMENT_BYTES)
     tree.lookup("/t/0").attributes()
     return tree
 
