@@ -48,6 +48,7 @@ from storage.progress import NoProgress, Progress
 from storage.types import MAX_OFFSET, OffsetRange
 
 _CONTESTED: Final = f"{UNDECIDED}another copy holds other messages there"
+_NO_BATCH: Final = "no batch here holds the offsets before this one"
 _MANY: Final = 3
 _REASONS: Final = 3
 _NS_PER_MS: Final = 1_000_000
@@ -93,6 +94,11 @@ class LostOffsets:
     first_offset: int | None
     last_offset: int | None
     damages: tuple[UncopiedBytes, ...]
+
+    @property
+    def may_be_compacted(self) -> bool:
+        """Whether compaction, too, would leave no batch there."""
+        return any(damage.reason == _NO_BATCH for damage in self.damages)
 
     @property
     def reason(self) -> str:
@@ -630,7 +636,7 @@ def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> 
             while damages and damages[0].position < position + part.size[row]:
                 waiting.append(damages.popleft())
             if begin > expected and not (waiting or compacted):
-                reason = "no batch here holds the offsets before this one"
+                reason = _NO_BATCH
                 waiting.append(UncopiedBytes(part.segment.log.path, position, position, reason))
             if waiting:
                 begin_offset, end_offset = (expected, begin - 1) if begin > expected else (None, None)

@@ -297,7 +297,7 @@ def _notes_of_partitions(revival: Revival) -> Iterator[str]:
             yield f"{one.tp}: {passed} is damaged; {replica.path} can be read further, and is taken"
         if one.chosen is not None:
             yield from _notes_of_chosen(one.tp, one.chosen)
-            if one.topic.may_be_compacted and any(loss.first_offset is not None for loss in one.chosen.lost):
+            if one.topic.may_be_compacted and any(loss.may_be_compacted for loss in one.chosen.lost):
                 yield (
                     f"{one.tp}: its cleanup.policy is not known; if the topic was compacted, offsets that no batch "
                     f"holds are not lost: --config {one.tp.topic}:cleanup.policy=compact says so"
