@@ -87,8 +87,10 @@ class InfoTexts:
     is not kept.
     """
 
-    def __init__(self, log_dir: LogDir, isolation: Isolation) -> None:
+    def __init__(self, log_dir: LogDir, isolation: Isolation, exact_below: int | None = None) -> None:
+        """`exact_below`: of a larger partition views may have estimated sizes."""
         # constant after construction
+        self._exact_below = exact_below
         self._log_dir = log_dir
         self._isolation = isolation
         # guarded by the lock
@@ -109,7 +111,7 @@ class InfoTexts:
             return len(text), mtime_ns
         sources = self._sources(log)
         if held is None or not _unchanged(held[0], sources):
-            facts = _partition_facts(*sources, None)
+            facts = self._facts(sources, None)
             held = sources, len(_object(facts))
             if _is_complete(facts):
                 with self._lock:
@@ -125,7 +127,7 @@ class InfoTexts:
         if held is not None and _unchanged(held[0], sources):
             text = held[1]
         else:
-            facts = _partition_facts(*sources, self._isolation)
+            facts = self._facts(sources, self._isolation)
             text = _object(facts)
             if _is_complete(facts):
                 with self._lock:
@@ -145,6 +147,12 @@ class InfoTexts:
                 self._topics.clear()
             self._topics[topic] = info, text
         return text
+
+    def _facts(self, sources: _Sources, isolation: Isolation | None) -> dict[str, Any]:
+        facts = _partition_facts(*sources, isolation)
+        if self._exact_below is not None and facts["bytes"] > self._exact_below:
+            facts["sizes"] = "estimated"
+        return facts
 
     def _sources(self, log: Log) -> _Sources:
         return log.snapshot(), self._log_dir.topic_info(log.tp.topic), recovery_point(self._log_dir, log.tp)

@@ -125,7 +125,7 @@ class Tree:
             latest=LatestMemory(self.options.latest_bytes),
         )
         self._seen = SeenFiles()
-        self._infos = InfoTexts(log_dir, self.options.isolation)
+        self._infos = InfoTexts(log_dir, self.options.isolation, self.options.exact_below)
         self._refused = RefusedLines(self._clock)
         self._groups = GroupTree(log_dir, self._refused)
         writable = owned is not None

@@ -26,13 +26,13 @@ from storage.log import tail
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
 from storage.recovery.recovery import Cut, RecoveryReport
-from storage.types import TopicPartition
+from storage.types import MAX_OFFSET, TopicPartition
 
 SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the broker starts"
 REINDEX = "`kafkafs reindex` rebuilds it"
 _RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
 _PUT_BACK = "Put the segment files that are missing back; other replicas may have them"
-_NUMBER = re.compile(r"[0-9]{1,19}")
+_NUMBER = re.compile(r"[+-]?[0-9]+")  # as Long.parseLong
 _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
 _TXN_INDEX_ENTRY = struct.Struct(">h16xq8x")  # version, last offset
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
@@ -52,7 +52,7 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
             )  # fmt: skip
         elif stat.S_ISDIR(mode):
             continue
-        elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name):
+        elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name) and _is_long(number[0]):
             if path.suffix == FileKind.LOG.value:
                 start, last = int(number[0]), max(live_offsets(directory, FileKind.LOG), default=-1)
                 broker = f"makes an empty segment from offset {start} on"
@@ -60,7 +60,7 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
                     ": messages from there to the next segment are hidden, and what is in this file"
                 )  # fmt: skip
                 yield Prediction(
-                    "file-misnamed", Reaction.CUTS, path, "a segment file's name with too few digits", broker,
+                    "file-misnamed", Reaction.CUTS, path, "a segment file's name without exactly 20 digits", broker,
                     "Move the file elsewhere", tp, start if start > last else None,
                 )  # fmt: skip
         elif names.is_misnamed(path.name):
@@ -83,6 +83,10 @@ def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
         )  # fmt: skip
     except OSError:
         pass  # no regular file: see above
+
+
+def _is_long(number: str) -> bool:
+    return -MAX_OFFSET - 1 <= int(number) <= MAX_OFFSET
 
 
 def _is_read(name: str) -> bool:

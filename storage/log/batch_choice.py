@@ -240,19 +240,33 @@ def _by_its_batches(named: Segment, end_offset: int, compacted: bool) -> tuple[S
 def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
     """Whether a look at the ends of its segments, and at its checkpoints, shows one whole log, so that nothing has to
     be decided. Damage within segments is not looked for. SegmentGone, OSError."""
-    segments = copy.snapshot.segments
-    has_head = not segments or copy.begins_before(segments[0].base_offset) is None
-    is_whole = copy.reached <= copy.snapshot.log_end_offset and has_head
-    return is_whole and _follow_one_another(copy, compacted=compacted)
+    segments, created_ns = copy.snapshot.segments, copy.created_ns()
+    lacks_head = bool(segments) and copy.begins_before(segments[0].base_offset) is not None
+    if lacks_head or copy.reached > copy.snapshot.log_end_offset:
+        return False
+    if copy.snapshot.remote_offsets is not None:
+        return True
+    last_one = None if compacted else last_batch(copy.snapshot)
+    if last_one is not None and last_one.base_offset[0] >= 0:
+        before = last_offset_before(copy.snapshot, segments[-1], int(last_one.position[0]))
+        if before is None or (last_one.position[0] and before + 1 != int(last_one.base_offset[0])):
+            return False
+    written = [] if created_ns is None else [one.log.stat().st_mtime_ns >= created_ns for one in segments]
+    if written != sorted(written):
+        return False
+    for segment, following in pairwise(segments):
+        last = last_offset_before(copy.snapshot, segment, segment.size)
+        if last is None or (last + 1 < following.base_offset and not compacted):
+            return False
+    return True
 
 
 def check_one_log(snapshot: LogSnapshot, *, compacted: bool) -> None:
     """CorruptBatch where a log holds segments of another one, or some of which nobody knows whether they belong to it.
 
     SegmentGone, OSError."""
-    if _follow_one_another(LogCopy(snapshot), compacted=compacted):
-        return
-    for part in choose_batches([LogCopy(snapshot)], compacted=compacted).segments:
+    copy = LogCopy(snapshot)
+    for part in () if is_one_log(copy, compacted=compacted) else choose_batches([copy], compacted=compacted).segments:
         reason = part.reason_of_another_log
         if reason is not None:
             raise CorruptBatch(
@@ -279,25 +293,6 @@ def check_tail(snapshot: LogSnapshot) -> None:
                 found=f"an intact batch at position {behind}",
                 advice="`kafkafs salvage` copies what is intact",
             )
-
-
-def _follow_one_another(copy: LogCopy, *, compacted: bool) -> bool:
-    segments, created_ns = copy.snapshot.segments, copy.created_ns()
-    if copy.snapshot.remote_offsets is not None:
-        return True
-    last_one = None if compacted else last_batch(copy.snapshot)
-    if last_one is not None and last_one.base_offset[0] >= 0:
-        before = last_offset_before(copy.snapshot, segments[-1], int(last_one.position[0]))
-        if before is None or (last_one.position[0] and before + 1 != int(last_one.base_offset[0])):
-            return False
-    written = [] if created_ns is None else [one.log.stat().st_mtime_ns >= created_ns for one in segments]
-    if written != sorted(written):
-        return False
-    for segment, following in pairwise(segments):
-        last = last_offset_before(copy.snapshot, segment, segment.size)
-        if last is None or (last + 1 < following.base_offset and not compacted):
-            return False
-    return True
 
 
 def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:

@@ -1,5 +1,6 @@
 """Large views that nobody has measured: both ends are read without what is between, and nothing wrong is shown."""
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 
@@ -312,3 +313,9 @@ def test_readers_of_several_threads(filled):
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(look, range(24)))
+
+
+@pytest.mark.parametrize(("exact_below", "expected"), [(BELOW, "estimated"), (1 << 30, None), (None, None)])
+def test_info_says_that_sizes_are_estimates(filled, exact_below, expected):
+    facts = json.loads(content(estimating(filled, exact_below=exact_below), "/t/0/@info.json"))
+    assert facts.get("sizes") == expected

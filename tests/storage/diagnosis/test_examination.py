@@ -393,6 +393,24 @@ def test_a_log_with_transactions_may_end_the_broker_when_its_directory_is_offlin
     assert findings == expected
 
 
+@pytest.mark.parametrize(
+    ("name", "reactions"),
+    [
+        (f"{7:021}.log", [Reaction.CUTS]),
+        ("-5.log", [Reaction.CUTS]),
+        (f"{7:021}.index", []),
+        ("-5.snapshot", []),
+        ("x.log", [Reaction.REFUSES]),
+        (f"{1 << 63}.index", [Reaction.REFUSES]),
+    ],
+)
+def test_names_that_a_broker_parses_as_offsets(tmp_path, name, reactions):
+    """Long.parseLong takes signs and any number of digits; a broker started with each of the first four."""
+    path = built(tmp_path, [Batch(many(3))])
+    (path / "t-0" / name).touch()
+    assert [reaction for _, reaction, _ in named(path, "file-misnamed")] == reactions
+
+
 METADATA_FILES = {
     "partition.metadata": [b"", bytes(43), f"version: 0\ntopic_id: {topic_id('t')}".encode()],
     "leader-epoch-checkpoint": [bytes(8), b"0\n1"],
