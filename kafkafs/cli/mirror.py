@@ -218,11 +218,14 @@ def _to_store(begun: Begun, url: str, options: Mapping[str, str], *, delete: boo
         _check_manifest(begun.manifest_path, begun.source.path)
     place = open_place(url, options)
     gc.freeze()  # a look for circles of objects, which each upload leaves, is quick among those that follow
-    recorder = ManifestRecorder(read_manifest(place))
-    with StoreCopy(place, recorder, delete=delete) as target, progress_bar() as progress:
-        copy = Mirror(begun.source, target, begun.wanted, progress, begun.until_ms, begun.renamed, recorder)
-        copy.run()
-        complete_manifest = target.finish(begun.until_ms, begun.source.clock.now_ms())
+    try:
+        recorder = ManifestRecorder(read_manifest(place))
+        with StoreCopy(place, recorder, delete=delete) as target, progress_bar() as progress:
+            copy = Mirror(begun.source, target, begun.wanted, progress, begun.until_ms, begun.renamed, recorder)
+            copy.run()
+            complete_manifest = target.finish(begun.until_ms, begun.source.clock.now_ms())
+    finally:
+        gc.unfreeze()
     return Done(copy, [], complete_manifest, place.object_name(STORED_MANIFEST))
 
 

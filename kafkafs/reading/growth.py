@@ -293,7 +293,7 @@ class Growth:
         return selection, Tally(visible, tally.messages + count_messages(snapshot, tally.offset, visible, isolation))
 
 
-_LEAST_STEP = 4 << 10  # of files
+_LEAST_STEP = 64  # of files
 _FIRST_STEP = 1 << 20
 _MOST_STEP = 32 << 20
 

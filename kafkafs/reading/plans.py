@@ -100,9 +100,11 @@ class RenderedPlan:
         append_run(runs, span.segment, extent, 0, pieces.size, span.end if grows else -1)
         return pieces.greatest_timestamp
 
-    def _add_pieces(self, runs: list[Run], span: Span, extent: Extent, first: int, last: int, file_end: int) -> int:
-        """Adds the pieces [first, last) of an extent. `file_end`: see Run."""
-        pieces = extent.pieces
+    def _add_pieces(
+        self, runs: list[Run], span: Span, extent: Extent, pieces: Pieces, first: int, last: int, file_end: int
+    ) -> int:
+        """Adds those of an extent's `pieces` that are in rows [first, last). Another thread may have made larger ones
+        of them meanwhile. `file_end`: see Run."""
         start, end = pieces.rendered_start(first), int(pieces.columns[END, last - 1])
         append_run(runs, span.segment, extent, start, end - start, file_end)
         return pieces.greatest_in(first, last)
@@ -147,8 +149,9 @@ class OffsetPlan(RenderedPlan):
                 extent = self._index.stretch(
                     snapshot, span.segment, self._rendition, span.start, end, span.wanted, grows=True
                 )
-        _check_not_raced(extent.pieces, span)
-        return extent.pieces.file_end
+        pieces = extent.pieces
+        _check_not_raced(pieces, span)
+        return pieces.file_end
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if self._continues(runs, span):
@@ -159,14 +162,15 @@ class OffsetPlan(RenderedPlan):
             return self._add_extent(runs, span, extent, grows=grows)
         grows = grows and span.natural
         held = self._index.held(snapshot, span.segment, self._rendition, span.end, span.start)
-        first, last = (0, 0) if held is None else self._whole_pieces(held.pieces, span)
+        pieces = Pieces.none(0) if held is None else held.pieces
+        first, last = (0, 0) if held is None else self._whole_pieces(pieces, span)
         if held is None or first >= last:
             return self._add_measured(snapshot, runs, span, span.start, span.end, span.wanted, grows=grows)
-        before = int(held.pieces.columns[POSITION, first])
-        behind = span.end if span.natural else int(held.pieces.columns[FILE_END, last - 1])
+        before = int(pieces.columns[POSITION, first])
+        behind = span.end if span.natural else int(pieces.columns[FILE_END, last - 1])
         greatest = self._add_edge(snapshot, runs, span, span.start, before)
         file_end = span.end if grows else -1
-        greatest = max(greatest, self._add_pieces(runs, span, held, first, last, file_end))
+        greatest = max(greatest, self._add_pieces(runs, span, held, pieces, first, last, file_end))
         return max(greatest, self._add_edge(snapshot, runs, span, behind, span.end))
 
     def _add_edge(self, snapshot: LogSnapshot, runs: list[Run], span: Span, start: int, end: int) -> int:
@@ -224,7 +228,7 @@ class TimePlan(RenderedPlan):
         greatest = NO_TIMESTAMP
         for start, stop, kind in _groups(self._kinds(snapshot, pieces, span)[:last]):
             if kind == _WHOLE:
-                greatest = max(greatest, self._add_pieces(runs, span, extent, start, stop, -1))
+                greatest = max(greatest, self._add_pieces(runs, span, extent, pieces, start, stop, -1))
             elif kind == _PART:
                 first, end = max(span.start, int(position[start])), int(file_end[stop - 1])
                 greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, end, grows=False))
@@ -245,9 +249,10 @@ class TimePlan(RenderedPlan):
         if greatest_timestamp(snapshot, span.segment).timestamp < times.end_ms:
             return
         whole = self._index.held(snapshot, span.segment, self._rendition, span.end, span.start)
-        if whole is None or whole.pieces.file_end != span.end:
+        pieces = Pieces.none(0) if whole is None else whole.pieces
+        if pieces.file_end != span.end:
             return
-        columns = whole.pieces.columns[:, whole.pieces.row_of(span.start) :]
+        columns = pieces.columns[:, pieces.row_of(span.start) :]
         if (_outside(times, columns[LEAST], columns[GREATEST]) & (columns[CRC] != NO_CRC)).all():
             run.extent.pass_over(span.start, span.end)
 

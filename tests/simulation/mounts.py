@@ -52,7 +52,10 @@ class Process:
         self.working = 0  # programs that are not through yet
         self.owned = self.maintenance = None  # of a mount for writing
         self._opened = opened
-        self._options = TreeOptions(isolation=self.isolation, clamp=of.clamp, index_bytes=0, workers=0)
+        exact_below = 200 if of.committed else 1 << 30  # readers of large views and of small ones
+        self._options = TreeOptions(
+            isolation=self.isolation, clamp=of.clamp, index_bytes=0, workers=0, exact_below=exact_below
+        )
 
     def mount(self, of):
         """Opens the directory for writing and makes the tree."""

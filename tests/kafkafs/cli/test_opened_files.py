@@ -16,7 +16,7 @@ from tests.support.system_calls import Call, Naming, calls, objection, objection
 
 # A broker follows links, so these commands look whether an entry of the log directory leads to a directory, which only
 # stat(2) tells. Nothing of it is opened.
-LOOKING = ("doctor", "verify")
+LOOKING = ("doctor", "report", "verify")
 AT_AN_ENTRY = re.compile(r'newfstatat\(AT_FDCWD<[^>]*>, "[^"]*/log/[^/"]+", .*, 0\)')
 
 # These do something else after a crash. Opening for writing recovers, whatever the command.

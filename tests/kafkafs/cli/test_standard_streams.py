@@ -41,6 +41,7 @@ PRINTING = (
     "recover LOGS --dry-run",
     "reindex LOGS t",
     "replay --help",
+    "report LOGS --quick",
     "retain LOGS --dry-run",
     "revive LOGS --to NEW",
     "salvage LOGS t --to NEW",

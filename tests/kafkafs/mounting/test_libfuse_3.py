@@ -87,7 +87,7 @@ def test_doctor_tells_what_is_installed(monkeypatch, tmp_path):
     assert report["kernels"]["uncompiled"] == []
     assert report["fuse"]["libfuse"]
     assert report["cache"] == {"directory": str(tmp_path / "kafkafs" / "views"), "writable": True}
-    assert set(report["extras"]) == {"arrow", "plot", "replay", "schemas", "spark", "sql", "tier"}
+    assert set(report["extras"]) == {"arrow", "plot", "replay", "schemas", "spark", "sql", "store", "tier"}
     assert "libfuse" in run("doctor", "--self").stdout
     assert run("doctor", "--self", tmp_path).exit_code == 2
     assert run("doctor").exit_code == 2
