@@ -497,6 +497,9 @@ def test_what_a_broker_would_remove_of_the_whole_log_and_of_what_is_here():
     assert {one.reason for one in found.local} == {"local.retention.bytes"}
     other = {**config.other, "local.retention.bytes": "-2", "local.retention.ms": "no number"}
     assert brokers_retention(snapshot, replace(limited, other=other), 0).local == ()
+    later = replace(snapshot, log_start_offset=snapshot.log_end_offset)
+    unlimited = replace(config, retention_bytes=-1, retention_ms=-1, other={})
+    assert {one.reason for one in brokers_retention(later, unlimited, 0).local} == {"below the log start offset"}
 
 
 # Which remote segments make up a log: against histories of leaders that uploaded what they had.
