@@ -322,6 +322,15 @@ def test_import_file_goes_there_and_back(tmp_path):
     assert [*map(read.by_id, registry.ids())] == [*map(registry.by_id, registry.ids())]
 
 
+@pytest.mark.parametrize("more", [{}, {"metadata": {"tags": {"a": ["PII"]}}, "ruleSet": {"domainRules": []}}])
+def test_import_lines_keep_metadata_and_rules(tmp_path, more):
+    body = {"version": 1, "id": 7, "schemaType": "AVRO", **more, "schema": STRING}
+    line = {"subject": "s", "state": "live", "timestamp": 5, "body": body}
+    (tmp_path / "import.jsonl").write_text(json.dumps(line) + "\n")
+    (entry,) = FileSchemas(tmp_path).registry().versions.values()
+    assert import_line(entry)["body"] == body
+
+
 def test_broken_import_lines_are_skipped(tmp_path, caplog):
     good = {"subject": "a", "body": {"version": 1, "id": 1, "schema": STRING}}
     lines = [1, {}, {"subject": "a", "body": 3}, {"subject": 1, "body": {"version": 1}}, good]
