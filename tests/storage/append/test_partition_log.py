@@ -72,6 +72,15 @@ def owned(faulty):
     close_clean(directory)
 
 
+def test_an_empty_segment_is_kept_as_it_is(owned, faulty):
+    log = owned.log(TP)
+    append(log, [b"x"])
+    log.roll()
+    before = list(faulty.operations)
+    log.roll()
+    assert faulty.operations == before
+
+
 def batch(base_offset, *values, epoch=0):
     records = [Record(None, value, (), 1_763_700_000_000) for value in values]
     return memoryview(encode_batch(records, base_offset=base_offset, fields=BatchFields(leader_epoch=epoch)))
