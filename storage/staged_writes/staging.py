@@ -127,9 +127,8 @@ class StagedFileWriter:
 
     def discard(self) -> None:
         """Removes the file, if possible: the task failed."""
-        if self._log.is_created:
-            with contextlib.suppress(OSError):
-                self._disk.unlink(self._log.path)
+        with contextlib.suppress(OSError):  # also where nothing was added
+            self._disk.unlink(self._log.path)
 
 
 def staged_spans(log_dir: Path, file: StagedBatchFile, first_offset: int = 0) -> Iterator[BatchSpan]:
