@@ -500,6 +500,7 @@ def test_what_may_pass_is_tried_again(tmp_path, number):
             with pytest.raises(PartitionUnavailable, match="tried again when it is next used") as caught:
                 owned.log(TP)
             assert errno_of(caught.value) == number
+            assert ("Free some space" in str(caught.value)) == (number == errno.ENOSPC)
         return tries
 
     disk.fail = fail
