@@ -90,9 +90,11 @@ class Round:
 
 
 def intact_offsets(directory):
-    """The offsets of the messages in all whole batches of a partition's files whose CRCs are right."""
+    """The offsets of the messages in all whole batches of a partition's files whose CRCs are right, and of those that
+    are about to take a segment's place, which a broker completes."""
     found = set()
-    for log in sorted(directory.glob("[0-9]*.log")) if directory.is_dir() else ():
+    logs = [*directory.glob("[0-9]*.log"), *directory.glob("[0-9]*.log.swap")]
+    for log in sorted(logs) if directory.is_dir() else ():
         data = log.read_bytes() if log.is_file() else b""
         position = 0
         while position + 61 <= len(data):

@@ -110,7 +110,7 @@ def _segment_removed(target):
 
 
 def _all_segments_removed(target):
-    for path in target.partition.glob("[0-9]*.*"):
+    for path in sorted(target.partition.glob("[0-9]*.*")):
         if target.dice.random() < 0.9:
             path.unlink()
 
