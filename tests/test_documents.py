@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+from kafkafs.cli import main
 from kafkafs.cli.man_page import commands
 from kafkafs.mounting.mount_options import NAMES
 from storage.config import TOPIC_KEYS
@@ -106,7 +107,8 @@ def test_help_is_short():
     """At most 25 lines of 100 columns before the options: purpose, then examples."""
     long = {}
     for name, command in commands():
-        text = command.get_help(click.Context(command, terminal_width=100))
+        # Below `main`, as in use: click keeps the names of a command's option for help.
+        text = command.get_help(click.Context(command, parent=click.Context(main), terminal_width=100))
         before = text.partition("\nOptions:")[0].partition("\n\n")[2]
         long |= {name: count} if (count := len(before.splitlines())) > 25 else {}
     assert not long
