@@ -106,9 +106,9 @@ def test_the_contract_has_the_commands_as_click_has_them():
 def test_help_is_short():
     """At most 25 lines of 100 columns before the options: purpose, then examples."""
     long = {}
+    above = click.Context(main, **main.context_settings)  # click keeps the names of a command's option for help
     for name, command in commands():
-        # Below `main`, as in use: click keeps the names of a command's option for help.
-        text = command.get_help(click.Context(command, parent=click.Context(main), terminal_width=100))
+        text = command.get_help(click.Context(command, parent=above, terminal_width=100))
         before = text.partition("\nOptions:")[0].partition("\n\n")[2]
         long |= {name: count} if (count := len(before.splitlines())) > 25 else {}
     assert not long
