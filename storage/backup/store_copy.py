@@ -43,6 +43,7 @@ from storage.files.manifest import (
     ManifestSegment,
     ManifestTopic,
     file_key,
+    is_object_key,
     range_key,
 )
 from storage.files.metadata_checkpoint import cluster_records
@@ -270,7 +271,7 @@ class StoreCopy:
         self._place.write(STORED_MANIFEST, manifests.encode(written))
         stale = set(self._previous.superseded) - keys
         if self._delete:
-            ours = {key for key in self._place.keys() if _is_ours(key)}  # noqa: SIM118 - it is not a mapping
+            ours = {key for key in self._place.keys() if is_object_key(key)}  # noqa: SIM118 - it is not a mapping
             stale = ours - keys - set(written.superseded)
         self._place.remove(sorted(stale))
         return written
@@ -430,13 +431,3 @@ def _keys(manifest: Manifest) -> set[str]:
     """The keys of all objects that a manifest names."""
     ranges = {range_key(tp, one) for tp, listed in manifest.partitions.items() for one in listed.ranges}
     return ranges | _file_keys(manifest.files)
-
-
-def _is_ours(key: str) -> bool:
-    """Whether an object may be one of a mirror, by its key: the store may have others."""
-    directory, _, name = key.rpartition("/")
-    stem, dash, rest = name.partition("-")
-    digest, dot, suffix = rest.partition(".")
-    is_hex = len(digest) == 64 and not digest.strip("0123456789abcdef")
-    is_file = names.parse_segment_file(f"{stem}{dot}{suffix}") is not None
-    return bool(dash) and is_hex and is_file and names.parse_dir(directory).partition is not None

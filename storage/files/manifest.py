@@ -17,6 +17,7 @@ from types import UnionType
 from typing import Any, Final, TypeVar, cast, get_origin, get_type_hints
 
 from storage.errors import CorruptCheckpoint, UnsupportedFormat
+from storage.files import names
 from storage.files.disk import replace_file
 from storage.files.disk_protocol import Disk
 from storage.files.log_file import open_quietly
@@ -121,6 +122,17 @@ def file_key(path: str, listed: ManifestFile) -> str:
     directory, slash, name = path.rpartition("/")
     stem, dot, suffix = name.partition(".")
     return f"{directory}{slash}{stem}-{listed.sha256}{dot}{suffix}"
+
+
+def is_object_key(key: str) -> bool:
+    """Whether `range_key` or `file_key` may have made a key. A store may hold other objects, and a manifest may be a
+    stranger's."""
+    directory, _, name = key.rpartition("/")
+    stem, dash, rest = name.partition("-")
+    digest, dot, suffix = rest.partition(".")
+    is_hex = len(digest) == 64 and not digest.strip("0123456789abcdef")
+    is_file = names.parse_segment_file(f"{stem}{dot}{suffix}") is not None
+    return bool(dash) and is_hex and is_file and names.parse_dir(directory).partition is not None
 
 
 def encode(manifest: Manifest) -> bytes:

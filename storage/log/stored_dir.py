@@ -160,6 +160,9 @@ def _checked(data: bytes, place: Place) -> Manifest:
             _check_digest(path, file.size_bytes, file.sha256)
             if file.content is not None and hashlib.sha256(b64decode(file.content)).hexdigest() != file.sha256:
                 raise ValueError(f"{path} does not have the SHA-256 that is listed")
+        for key in read.superseded:  # the next mirror removes them
+            if not manifest.is_object_key(key):
+                raise ValueError(f"the superseded object {key[:300]!r}")
     except (ValueError, CorruptCheckpoint) as error:
         raise CorruptCheckpoint("is not the manifest of a backup in a store", path=name, found=error) from None
     return read

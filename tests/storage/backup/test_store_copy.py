@@ -396,6 +396,9 @@ def _file(content):
         lambda c: _file(c).update(sha256="0" * 64),
         lambda c: _file(c).update(size_bytes=-5),
         lambda c: _file(c).update(content="!"),
+        lambda c: c.update(superseded=["../../outside/00000000000000000000-" + "0" * 64 + ".log"]),
+        lambda c: c.update(superseded=["t-0/another's object"]),
+        lambda c: c.update(superseded=["manifest.json"]),
     ],
 )
 def test_hostile_manifests_lead_nowhere(source, url, tmp_path, change):
