@@ -55,7 +55,7 @@ class AvroColumn:
         self.type = arrow_type(self._column)
 
     def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
-        """The values of a binary column, the ids of their schemas, -1 where there is none, and errors by row. `guids`:
+        """The values of a binary column, the ids of their schemas (-1: without one), and errors by row. `guids`:
         the headers that name schemas (`framing.find_guids`), by row."""
         plain, starts, lengths = spans(column)
         ids, errors = np.empty(len(column), np.int64), dict[int, str]()
@@ -195,8 +195,8 @@ _TIMES: Final = {
 
 
 class _Arrays:
-    """What pyarrow has read → the arrays of columns. `failed`: gets the rows with a value that its column cannot
-    express, and why."""
+    """Makes the arrays of columns from those that pyarrow has read. `failed` gets the rows with a value that its column
+    cannot express, and why."""
 
     def __init__(self, failed: dict[int, str]) -> None:
         self._failed = failed
@@ -233,7 +233,7 @@ class _Arrays:
         for place, (child, values) in enumerate(zip(column.children, read.flatten(), strict=True)):
             below = None
             if objects is not None and _has_json(child):
-                below = [one if one is None else one[str(place)] for one in objects]
+                below = [value if value is None else value[str(place)] for value in objects]
             fields.append(self.array(child, values, rows, below))
         mask = read.is_null() if read.null_count else None
         return pa.StructArray.from_arrays(fields, fields=list(arrow_type(column)), mask=mask)
@@ -244,7 +244,7 @@ class _Arrays:
         absent = np.append(read.is_null().to_numpy(zero_copy_only=False), False)
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32(), mask=absent)
         rows = np.repeat(rows, lengths)
-        below = None if objects is None else [item for one in objects if one is not None for item in one]
+        below = None if objects is None else [item for value in objects if value is not None for item in value]
         if column.form is Form.LIST:
             return pa.ListArray.from_arrays(offsets, self.array(child, items, rows, below), type=arrow_type(column))
         keys, values = items.flatten()
@@ -287,9 +287,9 @@ class _Arrays:
 
     def _texts(self, kind: AvroType, rows: Int64s, objects: list[Any]) -> pa.Array:
         texts = []
-        for row, one in zip(rows.tolist(), objects, strict=True):
+        for row, value in zip(rows.tolist(), objects, strict=True):
             try:
-                texts.append(None if one is None else _shown(kind, one["j"]))
+                texts.append(None if value is None else _shown(kind, value["j"]))
             except RecursionError:
                 self._failed[row] = _TOO_DEEP
                 texts.append(None)
@@ -376,8 +376,8 @@ def _shown(kind: AvroType, value: Any) -> str:
     if kind.item is not None:
         item = kind.item
         if kind.kind == "array":
-            return "[" + ",".join(_shown(item, one) for one in value) + "]"
-        return "{" + ",".join(f"{_quoted(one['k'])}:{_shown(item, one['v'])}" for one in value) + "}"
+            return "[" + ",".join(_shown(item, element) for element in value) + "]"
+        return "{" + ",".join(f"{_quoted(entry['k'])}:{_shown(item, entry['v'])}" for entry in value) + "}"
     if kind.kind in ("float", "double"):
         return _shown_float(kind.kind, value)
     return _quoted(value)

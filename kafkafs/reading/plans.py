@@ -163,7 +163,7 @@ class OffsetPlan(RenderedPlan):
         grows = grows and span.natural
         held = self._index.held(snapshot, span.segment, self._rendition, span.end, span.start)
         pieces = Pieces.none(0) if held is None else held.pieces
-        first, last = (0, 0) if held is None else self._whole_pieces(pieces, span)
+        first, last = self._whole_pieces(pieces, span)
         if held is None or first >= last:
             return self._add_measured(snapshot, runs, span, span.start, span.end, span.wanted, grows=grows)
         before = int(pieces.columns[POSITION, first])

@@ -631,8 +631,7 @@ def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> 
             while damages and damages[0].position < position + part.size[row]:
                 waiting.append(damages.popleft())
             if begin > expected and not (waiting or compacted):
-                reason = _NO_BATCH
-                waiting.append(UncopiedBytes(part.segment.log.path, position, position, reason))
+                waiting.append(UncopiedBytes(part.segment.log.path, position, position, _NO_BATCH))
             if waiting:
                 begin_offset, end_offset = (expected, begin - 1) if begin > expected else (None, None)
                 lost.append(LostOffsets(begin_offset, end_offset, tuple(waiting)))

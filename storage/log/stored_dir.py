@@ -87,7 +87,8 @@ def open_stored(url: str, *, anew: bool = False) -> StoredDir:
         shutil.rmtree(unfinished, ignore_errors=True)
     keep(path)
     if anew:
-        _opened[path] = _backup(path, BlockCache(disk_bytes=0))
+        with _lock:
+            _opened[path] = _backup(path, BlockCache(disk_bytes=0))
     return path
 
 

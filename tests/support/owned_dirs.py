@@ -64,6 +64,18 @@ def append(log: PartitionLog, values: Iterable[bytes | None]) -> None:
         raise outcome.error
 
 
+def append_keyed(path: Path, *batches: Sequence[bytes]) -> None:
+    """Appends a batch of messages with each of these lists of keys to t/0, a compacted topic, and begins a segment."""
+    owned, tp = opened(path), TopicPartition("t", 0)
+    if not owned.log_dir.topics():
+        owned.create_topic("t", 1, {"cleanup.policy": "compact"})
+    for keys in batches:
+        records = [Record(key, b"value of " + key) for key in keys]
+        assert Appender(owned.log(tp), clock=owned.clock).append(records).error is None
+    owned.log(tp).roll()
+    owned.close()
+
+
 def values_of(snapshot: LogSnapshot) -> list[bytes | None]:
     """The values of all messages, in order; offsets must ascend and nothing may be damaged."""
     found: list[bytes | None] = []

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from storage.append.appender import Appender
 from storage.backup.directory_copy import DirectoryCopy
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Mirror
@@ -45,7 +44,17 @@ from tests.support.crash_points import every_crash
 from tests.support.damaged_bytes import flip
 from tests.support.faults import FaultyDisk
 from tests.support.fixtures import FIXTURES, requires_fixtures, topics_of
-from tests.support.owned_dirs import HastyDisk, StandingClock, append, close_clean, killed, opened, read, tree_of
+from tests.support.owned_dirs import (
+    HastyDisk,
+    StandingClock,
+    append,
+    append_keyed,
+    close_clean,
+    killed,
+    opened,
+    read,
+    tree_of,
+)
 from tests.support.readers import built, read_all
 from tests.support.replayed_logs import BESIDE, replayed
 
@@ -316,22 +325,12 @@ def test_a_source_that_was_compacted_since(tmp_path, listed):
     """The copy's last batch has lost a record there, others are gone: it is still the same log."""
     source, target, file = tmp_path / "source", tmp_path / "copy", tmp_path / "m.json"
 
-    def append_keyed(*batches):
-        owned = opened(source)
-        if not owned.log_dir.topics():
-            owned.create_topic("t", 1, {"cleanup.policy": "compact"})
-        for keys in batches:
-            records = [Record(key, b"value of " + key) for key in keys]
-            assert Appender(owned.log(TP), clock=owned.clock).append(records).error is None
-        owned.log(TP).roll()
-        owned.close()
-
-    append_keyed((b"a", b"b"), (b"a",), (b"b", b"c"))
+    append_keyed(source, (b"a", b"b"), (b"a",), (b"b", b"c"))
     if listed:
         backed_up(source, opened(target), file)
     else:
         plainly_mirrored(source, target)
-    append_keyed((b"c",))
+    append_keyed(source, (b"c",))
     output_of("compact", source, "t")
     assert [batch.last_offset for batch in batches_of(source)] == [2, 4, 5]
     backed_up(source, opened(target), file)

@@ -22,7 +22,7 @@ from storage.verify.manifest_audit import verify_manifest
 from tests.support.builders import Batch, Partition, build_log_dir
 from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.owned_dirs import append, opened, values_of
+from tests.support.owned_dirs import append, append_keyed, opened, values_of
 
 TP = TopicPartition("t", 0)
 MANIFEST = "manifest.json"
@@ -274,20 +274,10 @@ def test_one_topic_up_to_a_time_is_restored(source, url, tmp_path):
 def test_what_compaction_replaced_leaves_the_backup_at_once(tmp_path, url):
     source = tmp_path / "source"
 
-    def append_keyed(*batches):
-        owned = opened(source)
-        if not owned.log_dir.topics():
-            owned.create_topic("t", 1, {"cleanup.policy": "compact"})
-        for keys in batches:
-            records = [Record(key, b"value of " + key) for key in keys]
-            assert Appender(owned.log(TP), clock=owned.clock).append(records).error is None
-        owned.log(TP).roll()
-        owned.close()
-
-    append_keyed((b"a", b"b"), (b"a",), (b"b", b"c"))
+    append_keyed(source, (b"a", b"b"), (b"a",), (b"b", b"c"))
     output_of("mirror", source, url)
     before = objects(url)
-    append_keyed((b"c",))
+    append_keyed(source, (b"c",))
     output_of("compact", source, "t")
     output_of("mirror", source, url)
     assert output_of("cat", url, "t") == output_of("cat", source, "t")
