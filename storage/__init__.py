@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from storage.log.offset_lookup import offset_for_timestamp
     from storage.log.reader import find_batch, read_blocks, read_range
     from storage.log.scanning import scan_batches
-    from storage.log.snapshot import Log, LogSnapshot
+    from storage.log.snapshot import LogSnapshot, ReadableLog
     from storage.types import Isolation, TimestampOffset, TimestampType, TopicPartition
 
 __all__ = [
@@ -44,11 +44,11 @@ __all__ = [
     "Closing",
     "Decoder",
     "Isolation",
-    "Log",
     "LogDir",
     "LogSnapshot",
     "Opening",
     "OwnedDir",
+    "ReadableLog",
     "Record",
     "RecordBlock",
     "RecordColumns",
@@ -75,7 +75,7 @@ _HOMES = {
     "storage.directory.owned_dir": ("Closing", "Opening", "OwnedDir"),
     "storage.log.reader": ("find_batch", "read_blocks", "read_range"),
     "storage.log.scanning": ("scan_batches",),
-    "storage.log.snapshot": ("Log", "LogSnapshot"),
+    "storage.log.snapshot": ("ReadableLog", "LogSnapshot"),
     "storage.types": ("Isolation", "TimestampOffset", "TimestampType", "TopicPartition"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -245,6 +245,16 @@ def test_a_name_is_one_module():
     assert not [modules for modules in named.values() if len(modules) > 1]
 
 
+def test_a_class_name_means_one_thing():
+    """A public class has its name alone."""
+    places = {}
+    for module in MODULES:
+        for node in ast.parse(source_of(module).read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(module)
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
 def test_no_utils():
     """A module is named by a specific noun."""
     vague = {"util", "utils", "helper", "helpers", "common", "misc", "tools"}

@@ -39,7 +39,7 @@ _MOST_STEP: Final = 4096
 LARGE_BYTES: Final = 4 << 20
 
 
-class Texts(NamedTuple):
+class BlockTexts(NamedTuple):
     """What was made of one side of a block: texts one after the other and where each ends, which rows are not null, ids
     (-1: none), errors by row."""
 
@@ -61,7 +61,7 @@ class Decoding:
         self.sides = sides
         self._schemas = schemas
         self._decoders: dict[str, TextDecoder] = {}
-        self._texts: dict[Side, Texts] = {}
+        self._texts: dict[Side, BlockTexts] = {}
 
     def take(self, tp: TopicPartition, block: RecordBlock) -> None:
         """Decodes a block."""
@@ -72,7 +72,8 @@ class Decoding:
         if tp.topic in GROUPS:
             sides = zip(SIDES, own_texts(tp.topic, block), (block.key_length, block.value_length), strict=True)
             self._texts = {
-                side: Texts(data, ends, lengths >= 0, ids, errors) for side, (data, ends, ids, errors), lengths in sides
+                side: BlockTexts(data, ends, lengths >= 0, ids, errors)
+                for side, (data, ends, ids, errors), lengths in sides
             }
         else:
             guids = dict(zip(SIDES, find_guids(block), strict=True))
@@ -80,11 +81,11 @@ class Decoding:
         size = sum(len(texts.data) for texts in self._texts.values())
         self.step = min(2 * self.step, _MOST_STEP) if size < LARGE_BYTES else max(1, self.step // 8)
 
-    def texts(self, side: Side) -> Texts:
+    def texts(self, side: Side) -> BlockTexts:
         """Of the block that was taken last."""
         return self._texts[side]
 
-    def _decoded(self, tp: TopicPartition, block: RecordBlock, side: Side, guids: Mapping[int, bytes]) -> Texts:
+    def _decoded(self, tp: TopicPartition, block: RecordBlock, side: Side, guids: Mapping[int, bytes]) -> BlockTexts:
         subject = f"{tp.topic}-{side}"
         decoder = self._decoders.get(subject)
         if decoder is None:
@@ -94,7 +95,7 @@ class Decoding:
         first = RecordColumn.KEY_START if side == "key" else RecordColumn.VALUE_START
         starts, lengths = block.columns[first], block.columns[first + 1]
         data, ends, ids, errors = decoder.decode(block.buffer, starts, lengths, guids)
-        return Texts(data, ends, lengths >= 0, ids, errors)
+        return BlockTexts(data, ends, lengths >= 0, ids, errors)
 
 
 def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: Path | None) -> SchemaLookup:

@@ -28,7 +28,7 @@ from kafkafs.reading.selection import RecordFilter
 from storage.types import NO_TIMESTAMP, TimeRange
 
 
-class Messages(Protocol):
+class NarrowedMessages(Protocol):
     """The messages of a scan that a query needs."""
 
     def count(self) -> int: ...
@@ -45,7 +45,7 @@ class Narrowable(Protocol):
     @property
     def offsets(self) -> Mapping[int, tuple[int, int]]: ...
 
-    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> Messages: ...
+    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> NarrowedMessages: ...
 
 
 Columns = Sequence[str] | dict[str, pc.Expression] | None

@@ -21,7 +21,7 @@ from storage.log.rereads import reread
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from storage.log.snapshot import Log, LogSnapshot
+    from storage.log.snapshot import LogSnapshot, ReadableLog
     from storage.tier.tier import Tier
 
 
@@ -75,7 +75,7 @@ class LogDirs:
             missing = {tp for directory in self.directories for tp in directory.absent()}
             return sorted(tp for tp in missing if not self._having_locked(tp))
 
-    def log(self, tp: TopicPartition) -> Log:
+    def log(self, tp: TopicPartition) -> ReadableLog:
         """A partition's log, from the replica that is read. UnknownTopicOrPartition, InvalidOption."""
         while True:
             directory = self.directories[self.place(tp)]

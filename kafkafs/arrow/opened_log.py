@@ -25,7 +25,7 @@ from kafkafs.arrow.arguments import (
 )
 from kafkafs.arrow.keywords import checked_keywords, nearest
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
-from kafkafs.arrow.scan import TYPED, Part, Progress, Scan, Skipped, Source, lose, require_pyarrow
+from kafkafs.arrow.scan import TYPED, Part, Scan, ScanProgress, Skipped, Source, lose, require_pyarrow
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question, RecordFilter
 from kafkafs.reading.split_reader import Split
 from storage.errors import InvalidConfig, InvalidRecord, OffsetOutOfRange, TierUnavailable, UnknownTopicOrPartition
@@ -82,7 +82,7 @@ def make_scan(
     spec, times = offset_range(offsets), time_range(time, _today(source))
     if chosen("latest", latest, True, False) and (offsets is not None or time is not None):
         raise InvalidOption("latest means the whole log as it is now: it cannot be combined with offsets or time")
-    progress = Progress()
+    progress = ScanProgress()
     given = None if partitions is None else partition_numbers(partitions)
     numbers = _partitions(source.log_dirs, topic, given, progress, fail=fail)
     form = _typed_form(source, topic, decode) if decode else None
@@ -105,7 +105,7 @@ def _part(
     tp: TopicPartition,
     spec: OffsetSpec | tuple[int | None, int | None] | None,
     times: TimeSpec | None,
-    progress: Progress,
+    progress: ScanProgress,
     *,
     fail: bool,
 ) -> Part:
@@ -132,7 +132,7 @@ def _latest(
     tp: TopicPartition,
     _spec: object,
     _times: object,
-    progress: Progress,
+    progress: ScanProgress,
     *,
     fail: bool,
 ) -> Part:
@@ -157,7 +157,7 @@ def _today(source: Source) -> date:
 
 
 def _partitions(
-    log_dirs: LogDirs, topic: str, given: Iterable[int] | None, progress: Progress, *, fail: bool
+    log_dirs: LogDirs, topic: str, given: Iterable[int] | None, progress: ScanProgress, *, fail: bool
 ) -> list[int]:
     """The partitions that are read. Without a choice those that the cluster has and no directory are lost ones. NotHere
     if the topic was removed."""

@@ -55,11 +55,11 @@ class Skipped:
     position: int | None = None
 
 
-class Stopped(Exception):
+class ScanStopped(Exception):
     """The scan is no longer wanted."""
 
 
-class Progress:
+class ScanProgress:
     """What all passes of a scan have read and skipped, and whether they go on. Thread-safe."""
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ class Progress:
         self._skipped: dict[Skipped, None] = {}  # in order, each once
 
     def add(self, size_bytes: int) -> None:
-        """Counts bytes that were read. Stopped."""
+        """Counts bytes that were read. ScanStopped."""
         with self._lock:
             self._bytes_read += size_bytes
         if self._stopped:
-            raise Stopped
+            raise ScanStopped
 
     def stop(self) -> None:
         self._stopped = True
@@ -146,7 +146,7 @@ class Scan:
     _form: TypedForm | None = field(default=None, repr=False)
     _text: Text = field(default=False, repr=False)
     _fail: bool = field(default=True, repr=False)
-    _progress: Progress = field(default_factory=Progress, repr=False, compare=False)
+    _progress: ScanProgress = field(default_factory=ScanProgress, repr=False, compare=False)
 
     @property
     def bytes_read(self) -> int:
@@ -271,14 +271,12 @@ class Scan:
                         yield part.split.tp, block
 
     def stop(self) -> None:
-        """Ends all passes, also of other threads, with Stopped."""
+        """Ends all passes, also of other threads, with ScanStopped."""
         self._progress.stop()
 
     def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> Scan:
         """Of these partitions what is wanted of each, with these columns."""
-        parts = (
-            part.narrowed(wanted[number]) for part in self._parts if (number := part.split.tp.partition) in wanted
-        )
+        parts = (part.narrowed(wanted[number]) for part in self._parts if (number := part.split.tp.partition) in wanted)
         return replace(self, columns=tuple(columns), _parts=tuple(parts))
 
     def _count(self, part: Part) -> int:
@@ -302,7 +300,7 @@ class Scan:
         self._progress.skip(Skipped(tp, str(damage.error), position=damage.position))
 
 
-def lose(progress: Progress, tp: TopicPartition, offsets: OffsetRange, why: str, *, fail: bool) -> None:
+def lose(progress: ScanProgress, tp: TopicPartition, offsets: OffsetRange, why: str, *, fail: bool) -> None:
     """Reports messages that cannot be read: OffsetOutOfRange if `fail`, otherwise a skipped place."""
     text = f"messages {offsets.start} to {offsets.end - 1} of {tp} are missing: {why}"
     if fail:

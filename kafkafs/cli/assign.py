@@ -7,7 +7,7 @@ from collections import Counter
 import click
 
 from kafkafs.cli import echo
-from kafkafs.cli.shared_options import Parsed, pair, whole_number
+from kafkafs.cli.shared_options import ParsedText, pair, whole_number
 from kafkafs.cli.terminal import print_json, print_table
 
 _MOST_START = 1_000_000  # above this Kafka's 32-bit arithmetic may overflow
@@ -33,7 +33,7 @@ def _broker(text: str) -> int:
 
 
 @click.command()
-@click.option("--brokers", required=True, type=Parsed("1,2,3", _brokers), metavar="1,2,3", help="The brokers' ids.")
+@click.option("--brokers", required=True, type=ParsedText("1,2,3", _brokers), metavar="1,2,3", help="The brokers' ids.")
 @click.option("--partitions", required=True, type=click.IntRange(min=1), metavar="N", help="The number of partitions.")
 @click.option(
     "--replication-factor",
@@ -44,7 +44,7 @@ def _broker(text: str) -> int:
 )
 @click.option(
     "--racks",
-    type=Parsed("1=a,2=b", _racks),
+    type=ParsedText("1=a,2=b", _racks),
     metavar="1=a,2=b",
     help="The rack of every broker; replicas are spread over racks.",
 )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from kafkafs.reading.unmounted import PartitionReader
     from storage.format.block import RecordBlock
     from storage.log.log_dir import LogDir
-    from storage.log.snapshot import Log
+    from storage.log.snapshot import ReadableLog
 
 DECODED: Final = "decoded"
 _POLL_SECONDS: Final = 0.15
@@ -308,7 +308,7 @@ def _print(
     return printer
 
 
-def _log_at(log_dir: LogDir, log: Log, at_ms: int, output: Output) -> Log:
+def _log_at(log_dir: LogDir, log: ReadableLog, at_ms: int, output: Output) -> ReadableLog:
     """The log as it was at a time. What is missing of that is reported."""
     from storage.log.earlier import EarlierLog, completeness
 

@@ -10,7 +10,7 @@ import click
 
 from kafkafs.cli import say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
-from kafkafs.cli.shared_options import TIER, Parsed, whole_number
+from kafkafs.cli.shared_options import TIER, ParsedText, whole_number
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from storage.types import MAX_OFFSET
 
@@ -38,7 +38,7 @@ def _start_offset(text: str) -> int | str:
 @click.option(
     "--offset",
     required=True,
-    type=Parsed("N", _start_offset),
+    type=ParsedText("N", _start_offset),
     metavar="N",
     help="Where to start: an offset, earliest or latest.",
 )

@@ -13,7 +13,7 @@ import click
 from kafkafs.cli import echo, fail_with, say
 from kafkafs.cli.passes import WAIT, owned_dir
 from kafkafs.cli.process import use_default_signals
-from kafkafs.cli.shared_options import AS_JSON, AT, TIER, Parsed, today, whole_number
+from kafkafs.cli.shared_options import AS_JSON, AT, TIER, ParsedText, today, whole_number
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
 from storage.types import MAX_OFFSET, OffsetRange, TopicPartition
@@ -46,7 +46,7 @@ def _target(text: str) -> str | int | TimeSpec:
 @click.argument("group", required=False)
 @AT
 @click.option(
-    "--reset-to", "target", type=Parsed("WHERE", _target), metavar="WHERE", help="Commit these offsets for GROUP."
+    "--reset-to", "target", type=ParsedText("WHERE", _target), metavar="WHERE", help="Commit these offsets for GROUP."
 )
 @click.option(
     "--topic", "topics", multiple=True, type=TopicPartitionPattern(), help="The partitions to reset; may be repeated."

@@ -19,7 +19,7 @@ from kafkafs.cli import say, text_of
 from kafkafs.cli.passes import WAIT, owned_dir
 from kafkafs.cli.process import DATA_ERROR
 from kafkafs.cli.progress_bar import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, MOMENT, RENAMING, TIER, Parsed, check_destination, pair
+from kafkafs.cli.shared_options import AS_JSON, MOMENT, RENAMING, TIER, ParsedText, check_destination, pair
 from kafkafs.cli.targets import LogDirPath, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import print_json, print_table
 from storage.errors import UnknownTopicOrPartition
@@ -73,7 +73,7 @@ _FLUSH_S = 5.0
     "--store-option",
     "store_options",
     multiple=True,
-    type=Parsed("KEY=VALUE", lambda text: pair(text, "KEY=VALUE")),
+    type=ParsedText("KEY=VALUE", lambda text: pair(text, "KEY=VALUE")),
     help="A parameter of each upload, as the store takes it: StorageClass=STANDARD_IA or ServerSideEncryption=AES256.",
 )
 @WAIT

@@ -96,7 +96,7 @@ def stdout_sink() -> Sink:
         return StreamSink(sys.stdout.buffer)
 
 
-class Stopped(Exception):
+class OutputClosed(Exception):
     """The output is no longer wanted."""
 
 
@@ -171,7 +171,7 @@ class Output:
                 self.flush()
 
     def flush(self) -> None:
-        """Passes on everything that was taken so far. Raises Stopped."""
+        """Passes on everything that was taken so far. Raises OutputClosed."""
         if self._used:
             self._pass_on()
             self._view = self._next()
@@ -181,10 +181,10 @@ class Output:
         self._used = 0
 
     def _next(self) -> memoryview:
-        """A buffer that is free. Raises Stopped."""
+        """A buffer that is free. Raises OutputClosed."""
         buffer = self._free.get()
         if buffer is None or self._stop.is_set():
-            raise Stopped
+            raise OutputClosed
         return buffer
 
     def report(self, message: str) -> None:
@@ -193,16 +193,16 @@ class Output:
         self._full.put(message)
 
     def wait(self, seconds: float) -> None:
-        """Sleeps. Raises Stopped."""
+        """Sleeps. Raises OutputClosed."""
         if self._stop.wait(seconds):
-            raise Stopped
+            raise OutputClosed
 
     def _make(self, make: Callable[[Output], None]) -> None:
         try:
             make(self)
             self.flush()
             self._full.put(None)
-        except Stopped:
+        except OutputClosed:
             pass
         except BaseException as error:  # noqa: BLE001 - raised again by the writing thread
             self._full.put(error)

@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli import echo
 from kafkafs.cli.passes import WAIT, passes, report
-from kafkafs.cli.shared_options import AS_JSON, TIER, Parsed, whole_number
+from kafkafs.cli.shared_options import AS_JSON, TIER, ParsedText, whole_number
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
 from kafkafs.cli.terminal import facts, moment
 from storage.types import MAX_OFFSET
@@ -34,7 +34,7 @@ def _before(text: str) -> int:
 @LOGDIR
 @click.argument("tp", required=False, type=TopicPartitionPattern())
 @click.option(
-    "--before", type=Parsed("OFFSET", _before), help="First delete the records below OFFSET ('end': all records)."
+    "--before", type=ParsedText("OFFSET", _before), help="First delete the records below OFFSET ('end': all records)."
 )
 @click.option("--dry-run", is_flag=True, help="Only print what would be removed, and why the rest stays.")
 @WAIT

@@ -11,7 +11,7 @@ import click
 
 from kafkafs.cli import echo
 from kafkafs.cli.progress_bar import progress_bar
-from kafkafs.cli.shared_options import AS_JSON, MOMENT, TIER, Parsed, check_destination, tier, whole_number
+from kafkafs.cli.shared_options import AS_JSON, MOMENT, TIER, ParsedText, check_destination, tier, whole_number
 from kafkafs.cli.targets import is_named, opened_url, without_slash
 from kafkafs.cli.terminal import print_json, print_table
 from storage.types import MAX_OFFSET, TopicPartition
@@ -68,14 +68,14 @@ def _listener(text: str) -> tuple[str, int]:
     "--config",
     "config",
     multiple=True,
-    type=Parsed("[TOPIC:]K=V", _setting),
+    type=ParsedText("[TOPIC:]K=V", _setting),
     help="A topic configuration; may be repeated.",
 )
 @click.option(
     "--partitions",
     "counts",
     multiple=True,
-    type=Parsed("TOPIC=N", _count),
+    type=ParsedText("TOPIC=N", _count),
     help="How many partitions a topic had, if it is not known.",
 )
 @click.option(
@@ -95,7 +95,7 @@ def _listener(text: str) -> tuple[str, int]:
 @click.option("--link", is_flag=True, help="Share the segments that stay as they are with the sources (hard links).")
 @click.option(
     "--listener",
-    type=Parsed("HOST:PORT", _listener),
+    type=ParsedText("HOST:PORT", _listener),
     default="localhost:9092",
     show_default=True,
     help="Where the broker will listen; its controller on the next port.",

@@ -21,7 +21,7 @@ _Parsed = TypeVar("_Parsed")
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class Parsed(click.ParamType[_Parsed]):
+class ParsedText(click.ParamType[_Parsed]):
     """A value that a function makes of the text. Its ValueError says what is wrong with it."""
 
     def __init__(self, name: str, parse: Callable[[str], _Parsed]) -> None:
@@ -46,7 +46,7 @@ def pair(text: str, form: str) -> tuple[str, str]:
     return left, right
 
 
-RENAMING: Final = Parsed("OLD=NEW", lambda text: pair(text, "OLD=NEW"))
+RENAMING: Final = ParsedText("OLD=NEW", lambda text: pair(text, "OLD=NEW"))
 
 
 def check_destination(path: Path, *sources: Path) -> None:
@@ -103,7 +103,7 @@ def TIER(command: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - one
     for option in (
         click.option(
             "--tier-key",
-            type=Parsed("ID=FILE", lambda text: pair(text, "ID=FILE")),
+            type=ParsedText("ID=FILE", lambda text: pair(text, "ID=FILE")),
             help=key,
             multiple=True,
             expose_value=False,
@@ -174,7 +174,7 @@ def _moment(text: str) -> int:
     return parse_moment(text, today())
 
 
-MOMENT: Final = Parsed("TIME", _moment)
+MOMENT: Final = ParsedText("TIME", _moment)
 """A time as in the range names, in epoch milliseconds; the beginning of a period."""
 
 AT: Final = click.option("--at", "at_ms", type=MOMENT, metavar="TIME", help="The state at this time.")
@@ -192,7 +192,7 @@ def _duration(text: str) -> int:
     return period.duration_ms
 
 
-DURATION: Final = Parsed("DURATION", _duration)
+DURATION: Final = ParsedText("DURATION", _duration)
 """A duration as in the range names, in milliseconds."""
 
 

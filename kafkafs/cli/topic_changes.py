@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli.passes import WAIT, owned_dir
-from kafkafs.cli.shared_options import Parsed, check_destination
+from kafkafs.cli.shared_options import ParsedText, check_destination
 from kafkafs.cli.targets import LOGDIR, TopicName, check_topic
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CONFIG = click.option(
     "--config",
     "config",
     multiple=True,
-    type=Parsed("K=V", _setting),
+    type=ParsedText("K=V", _setting),
     metavar="K=V",
     help="A topic configuration of Kafka's.",
 )

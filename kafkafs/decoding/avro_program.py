@@ -31,7 +31,7 @@ _MOST_STEPS: Final = 1 << 22
 MOST_TOGETHER: Final = 1 << 24  # numbers of all programs, and bytes of their literals
 
 
-class Code(IntEnum):
+class Opcode(IntEnum):
     """What an instruction does; the kernel has the same numbers. From 16 on it begins by reading a zigzag varint."""
 
     LITERAL = 0
@@ -61,7 +61,7 @@ class Code(IntEnum):
     TIMESTAMP = 26  # units a second, decimals * 2 + (1: with Z)
 
 
-class Fault(IntEnum):
+class DatumFault(IntEnum):
     """Why a datum cannot be decoded; the kernel has the same numbers."""
 
     SHORT = -2
@@ -84,31 +84,31 @@ class Fault(IntEnum):
 
 
 FAULT_TEXTS: Final = {
-    Fault.SHORT: "the data end too early",
-    Fault.BAD_VARINT: "a number has more than 64 bits",
-    Fault.BAD_LENGTH: "a length or count is negative or larger than what is left",
-    Fault.NOT_UTF8: "a string is not UTF-8",
-    Fault.BAD_BRANCH: "the union has no such branch",
-    Fault.BAD_SYMBOL: "the enum has no such symbol",
-    Fault.BAD_BOOLEAN: "a boolean is neither 0 nor 1",
-    Fault.NOT_INT: "an int has more than 32 bits",
-    Fault.TOO_DEEP: "it is nested too deeply",
-    Fault.EMPTY_ITEMS: "more than 65536 items take no bytes",
-    Fault.TOO_LONG: "the JSON text would be longer than 1 MiB and 16 times the data, or 128 MiB",
-    Fault.LEFT_OVER: "bytes are left over behind the value",
-    Fault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
-    Fault.NOT_JSON: "it is not valid JSON",
-    Fault.NO_SYMBOL: "the enum that reads it has neither the symbol nor a default",
+    DatumFault.SHORT: "the data end too early",
+    DatumFault.BAD_VARINT: "a number has more than 64 bits",
+    DatumFault.BAD_LENGTH: "a length or count is negative or larger than what is left",
+    DatumFault.NOT_UTF8: "a string is not UTF-8",
+    DatumFault.BAD_BRANCH: "the union has no such branch",
+    DatumFault.BAD_SYMBOL: "the enum has no such symbol",
+    DatumFault.BAD_BOOLEAN: "a boolean is neither 0 nor 1",
+    DatumFault.NOT_INT: "an int has more than 32 bits",
+    DatumFault.TOO_DEEP: "it is nested too deeply",
+    DatumFault.EMPTY_ITEMS: "more than 65536 items take no bytes",
+    DatumFault.TOO_LONG: "the JSON text would be longer than 1 MiB and 16 times the data, or 128 MiB",
+    DatumFault.LEFT_OVER: "bytes are left over behind the value",
+    DatumFault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
+    DatumFault.NOT_JSON: "it is not valid JSON",
+    DatumFault.NO_SYMBOL: "the enum that reads it has neither the symbol nor a default",
 }
 
 _SIMPLE: Final = {
-    "boolean": Code.BOOLEAN,
-    "int": Code.INT,
-    "long": Code.LONG,
-    "float": Code.FLOAT,
-    "double": Code.DOUBLE,
-    "bytes": Code.BYTES,
-    "string": Code.STRING,
+    "boolean": Opcode.BOOLEAN,
+    "int": Opcode.INT,
+    "long": Opcode.LONG,
+    "float": Opcode.FLOAT,
+    "double": Opcode.DOUBLE,
+    "bytes": Opcode.BYTES,
+    "string": Opcode.STRING,
 }
 _UNITS: Final = {"millis": (1000, 3), "micros": (1_000_000, 6), "nanos": (1_000_000_000, 9)}
 
@@ -153,7 +153,7 @@ class Programs:
 
     def add_json(self) -> int:
         """Adds the program for JSON texts."""
-        return self.add(lambda made: made.finish(made.emit(Code.JSON)))
+        return self.add(lambda made: made.finish(made.emit(Opcode.JSON)))
 
     def add(self, assemble: Callable[[Assembler], None]) -> int:
         """Adds the program that `assemble` makes; its first instruction. BadSchema if there are too many together."""
@@ -209,20 +209,20 @@ class Assembler:
         """The program that shows data of this type as JSON."""
         self._count_uses(root)
         if root.kind == "bytes" and root.logical is None:
-            self.emit(Code.REST)  # the clients write no length before it
+            self.emit(Opcode.REST)  # the clients write no length before it
         else:
             self._type(root, 0)
         self.finish()
 
     def finish(self, _: object = None) -> None:
         """Adds the end of the data, what is called, and the tables."""
-        self.emit(Code.END)
+        self.emit(Opcode.END)
         bodies: dict[Hashable, int] = {}
         while waiting := [item for item in self._called.items() if item[0] not in bodies]:
             for key, make_body in waiting:
                 bodies[key] = self.here()
                 make_body()
-                self.emit(Code.RETURN)
+                self.emit(Opcode.RETURN)
         for at, key in self._calls:
             self.steps[at + 3] = bodies[key]
         for at, table in self._tables:
@@ -280,7 +280,7 @@ class Assembler:
     def call(self, key: Hashable, make_body: Callable[[], None]) -> None:
         """Calls the body that is known by `key`, which `make_body` emits once."""
         self._called.setdefault(key, make_body)
-        self._calls.append((self.emit(Code.CALL), key))
+        self._calls.append((self.emit(Opcode.CALL), key))
 
     def _type(self, found: AvroType, depth: int) -> None:
         if found.kind == "union":
@@ -315,37 +315,37 @@ class Assembler:
         if kind == "null":
             self.pending += b"null"
         elif logical == "decimal":
-            self.emit(Code.DECIMAL if kind == "bytes" else Code.DECIMAL_FIXED, found.size, found.scale)
+            self.emit(Opcode.DECIMAL if kind == "bytes" else Opcode.DECIMAL_FIXED, found.size, found.scale)
         elif logical == "date":
-            self.emit(Code.DATE)
+            self.emit(Opcode.DATE)
         elif logical is not None and logical != "uuid":
             name, _, unit = logical.rpartition("-")
             per_second, decimals = _UNITS[unit]
             if name == "time":
-                self.emit(Code.TIME, per_second, decimals)
+                self.emit(Opcode.TIME, per_second, decimals)
             else:
-                self.emit(Code.TIMESTAMP, per_second, 2 * decimals + (name == "timestamp"))
+                self.emit(Opcode.TIMESTAMP, per_second, 2 * decimals + (name == "timestamp"))
         elif kind in _SIMPLE:
             self.emit(_SIMPLE[kind])
         elif kind == "fixed":
-            self.emit(Code.FIXED, found.size)
+            self.emit(Opcode.FIXED, found.size)
         else:
             self.enum(map(quoted, found.symbols))
 
     def enum(self, texts: Iterable[bytes | None]) -> None:
         """The text of each symbol; None: it does not resolve."""
         numbers = [n for text in texts for n in ((0, -1) if text is None else self.literal(text))]
-        self.table(self.emit(Code.ENUM, 0, len(numbers) // 2) + 3, numbers)
+        self.table(self.emit(Opcode.ENUM, 0, len(numbers) // 2) + 3, numbers)
 
     def union(self, union: AvroType, each: Callable[[AvroType], None]) -> None:
         """Goes on with what `each` emits for the branch."""
-        at = self.emit(Code.UNION, 0, len(union.branches))
+        at = self.emit(Opcode.UNION, 0, len(union.branches))
         branches, ends = [], []
         for branch in union.branches:
             branches.append(self.here())
             each(branch)
             if self.pending or self.here() in (branches[-1], self._target):
-                self.emit(Code.LITERAL)  # whose next instruction can be set below
+                self.emit(Opcode.LITERAL)  # whose next instruction can be set below
             ends.append(len(self.steps) - WIDTH)
         for end in ends:
             self.steps[end + 5] = self.here()
@@ -355,13 +355,13 @@ class Assembler:
     def blocks(self, is_map: bool, item: Callable[[], None]) -> None:
         """An array or map, with what `item` emits for each item."""
         self.pending += b"{" if is_map else b"["
-        self.emit(Code.PUSH)
-        block = self.emit(Code.BLOCK)
+        self.emit(Opcode.PUSH)
+        block = self.emit(Opcode.BLOCK)
         body = self.here()
         if is_map:
-            self.emit(Code.STRING)
+            self.emit(Opcode.STRING)
             self.pending += b":"
         item()
-        self.emit(Code.NEXT, body, self._steps_base + block)
+        self.emit(Opcode.NEXT, body, self._steps_base + block)
         self._target = self.steps[block + 3] = self.here()
         self.pending += b"}" if is_map else b"]"

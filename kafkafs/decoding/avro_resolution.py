@@ -21,7 +21,7 @@ import numpy as np
 
 from kafkafs.decoding import avro_kernel
 from kafkafs.decoding.avro_defaults import encode_default
-from kafkafs.decoding.avro_program import POWERS, Assembler, Code, Programs, quoted
+from kafkafs.decoding.avro_program import POWERS, Assembler, Opcode, Programs, quoted
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
 from kafkafs.decoding.framing import shortened
 from kafkafs.decoding.rooms import Room
@@ -229,7 +229,7 @@ class _Resolved:
 
     def _fail(self, why: str) -> None:
         made = self._made
-        made.emit(Code.FAIL)
+        made.emit(Opcode.FAIL)
         where = f"field {made.paths[-1]}: " if made.path else ""
         made.paths[-1] = where + shortened(why)
 
@@ -287,7 +287,7 @@ class _Resolved:
         def item() -> None:
             if is_map:
                 made.pending += b'{"k":'
-                made.emit(Code.STRING)
+                made.emit(Opcode.STRING)
                 made.pending += b',"v":'
             self._value(writer, reader, child)
             made.pending += b"}" * is_map
@@ -299,14 +299,14 @@ class _Resolved:
         made, kind, form = self._made, reader.kind, None if column is None else column.form
         if kind in ("float", "double") and (column is not None or writer.kind != kind):
             if writer.kind in _FIXED_SIZES:
-                made.emit(Code.FIXED, _FIXED_SIZES[writer.kind])
+                made.emit(Opcode.FIXED, _FIXED_SIZES[writer.kind])
                 return
             quote = b"" if column is None else b'"'
             made.pending += quote
             self._integer(writer)
             made.pending += quote
         elif form in (Form.DECIMAL, Form.BYTES):
-            made.emit(Code.FIXED if kind == "fixed" else Code.BYTES, reader.size)
+            made.emit(Opcode.FIXED if kind == "fixed" else Opcode.BYTES, reader.size)
         elif form in (Form.NUMBER, Form.TIME) or (kind == "long" and reader.logical is None):
             self._integer(writer)
         elif kind == "enum":
@@ -315,7 +315,7 @@ class _Resolved:
             made.leaf(reader)
 
     def _integer(self, writer: AvroType) -> None:
-        self._made.emit(Code.INT if writer.kind == "int" else Code.LONG)
+        self._made.emit(Opcode.INT if writer.kind == "int" else Opcode.LONG)
 
     def _enum(self, writer: AvroType, reader: AvroType) -> None:
         there = set(reader.symbols)
@@ -335,16 +335,16 @@ class _Resolved:
         elif kind == "null":
             made.pending += b"null"
         elif kind in ("string", "bytes"):
-            made.emit(Code.BYTES)
+            made.emit(Opcode.BYTES)
         elif kind in ("int", "long", "enum"):
-            made.emit(Code.LONG)
+            made.emit(Opcode.LONG)
         else:
-            made.emit(Code.FIXED, _FIXED_SIZES.get(kind, writer.size))
+            made.emit(Opcode.FIXED, _FIXED_SIZES.get(kind, writer.size))
 
     def _skip_items(self, item: AvroType, *, is_map: bool) -> None:
         def skip_item() -> None:
             if is_map:
-                self._made.emit(Code.BYTES)
+                self._made.emit(Opcode.BYTES)
                 self._made.pending += b","
             self._skip(item)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kafkafs.decoding import avro_kernel
-from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, Fault
+from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, DatumFault
 from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE, guid_in
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class ColumnDecoder:
         texts, errors = results[:2], {row: error for row, error in unknown.items() if row < rows}
         for found in np.flatnonzero(results[2, :rows]).tolist():
             fault, at, instruction = results[2:, found].tolist()
-            if fault == Fault.OUTSIDE:
+            if fault == DatumFault.OUTSIDE:
                 raise ValueError(f"record {found} of the block points outside its buffer")
             errors[found] = self._fault(int(ids[found]), fault, at - int(starts[found]), instruction)
         if others:
@@ -182,7 +182,7 @@ class ColumnDecoder:
 
     def _fault(self, schema_id: int, fault: int, at: int, instruction: int) -> str:
         path = self._programs.path(instruction)
-        if fault == Fault.NOT_RESOLVED:
+        if fault == DatumFault.NOT_RESOLVED:
             return f"schema {schema_id} does not resolve to that of the columns: {path}"
         field = f" in field {path}" if path else ""
-        return f"schema {schema_id} does not fit the data: {FAULT_TEXTS[Fault(fault)]}{field}, at byte {at}"
+        return f"schema {schema_id} does not fit the data: {FAULT_TEXTS[DatumFault(fault)]}{field}, at byte {at}"

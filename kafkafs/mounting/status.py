@@ -23,7 +23,7 @@ import psutil
 from kafkafs import compiled_kernels
 from storage.errors import StorageError, error_text
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log
+from storage.log.snapshot import ReadableLog
 from storage.types import TopicPartition
 
 Facts = dict[str, Any]
@@ -111,7 +111,7 @@ def _problems(log_dir: LogDir) -> list[str]:
         return [f"the log directory cannot be read: {error_text(error)}"]
 
 
-def _partition(log: Log) -> Facts:
+def _partition(log: ReadableLog) -> Facts:
     """The facts of an opened partition: what it holds now, or why that is unknown."""
     try:
         snapshot = log.snapshot()

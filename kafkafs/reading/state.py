@@ -36,7 +36,7 @@ from kafkafs.reading.range_names import LastDuration
 from kafkafs.reading.selection import Question, Selection
 from storage.errors import SegmentGone
 from storage.log.rereads import Rereads
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 
 # The origin of a request: the kernel gives the calling thread, and /proc its process and parents.
 
@@ -145,7 +145,7 @@ class ViewState:
 
     def __init__(
         self,
-        log: Log,
+        log: ReadableLog,
         question: Question,
         plan: Callable[[Selection], Plan],
         clocks: Clocks,

@@ -28,7 +28,7 @@ from storage.log.greatest_timestamp import greatest_timestamp
 from storage.log.reader import batch_records, find_batch
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.log.tiered_file import REQUESTS_AT_ONCE
 from storage.types import NO_TIMESTAMP
 
@@ -195,7 +195,7 @@ def _filled(days: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.sort(np.concatenate((days, *(np.arange(days[slot] + 1, days[slot + 1]) for slot in filled))))
 
 
-def log_mtime_ns(log: Log, snapshot: LogSnapshot) -> int:
+def log_mtime_ns(log: ReadableLog, snapshot: LogSnapshot) -> int:
     """The modification time of a partition: that of its last segment, or of its directory where there is none."""
     if not snapshot.segments:
         return log.path.stat().st_mtime_ns

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkafs.reading.key_index import KeyIndex
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
-    from storage.log.snapshot import Log, LogSnapshot
+    from storage.log.snapshot import LogSnapshot, ReadableLog
     from storage.types import OffsetRange, TopicPartition
 
 
@@ -42,7 +42,7 @@ class PartitionReader:
 
     def __init__(
         self,
-        log: Log,
+        log: ReadableLog,
         question: Question,
         now_ms: int,
         decoder: Decoder,

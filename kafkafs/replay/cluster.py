@@ -32,7 +32,7 @@ _FIXED: Final[Mapping[str, Any]] = {"acks": "all", "enable.idempotence": True, "
 _MAX_MESSAGE_BYTES: Final = "1048588"
 
 
-class Message(NamedTuple):
+class ClusterMessage(NamedTuple):
     """A message. `headers` None: it has none."""
 
     offset: int
@@ -146,7 +146,7 @@ class Cluster:
             low, high = self._consumer.get_watermark_offsets(self._place(tp), timeout=_TIMEOUT_S, cached=False)
         return low, high
 
-    def messages(self, tp: TopicPartition, start: int, end: int) -> Iterator[Message]:
+    def messages(self, tp: TopicPartition, start: int, end: int) -> Iterator[ClusterMessage]:
         """The messages of a partition, those of aborted transactions too, from `start` to `end` (excluded)."""
         if start >= end:
             return
@@ -164,7 +164,7 @@ class Cluster:
                         start = offset + 1
                         _, timestamp = message.timestamp()
                         headers = message.headers() or None
-                        yield Message(offset, timestamp, message.key(), message.value(), headers)
+                        yield ClusterMessage(offset, timestamp, message.key(), message.value(), headers)
                     if not messages:
                         (place,) = self._consumer.position([self._place(tp)])
                         start = max(start, place.offset)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kafkafs.replay.cluster import Cluster, Message, TargetTopic
+from kafkafs.replay.cluster import Cluster, ClusterMessage, TargetTopic
 from storage.errors import CorruptData, InvalidRecord, RecordTooLarge, StorageError
 from storage.types import TopicPartition
 
@@ -265,7 +265,7 @@ class Replay:
         return chain(ahead, rows), end
 
     def _pass_over_large(
-        self, arrivals: Arrivals, peek: Any, ahead: deque[_Row], message: Message, target: TargetTopic
+        self, arrivals: Arrivals, peek: Any, ahead: deque[_Row], message: ClusterMessage, target: TargetTopic
     ) -> None:
         """Skips rows that the broker may have refused, if the message follows on them."""
         count = 0
@@ -286,7 +286,7 @@ class Replay:
                 raise CorruptData(f"{arrivals.tp}: {what}: {why}", offset=first[0])
 
 
-def _is_same(row: _Row | None, message: Message, target: TargetTopic | None) -> bool:
+def _is_same(row: _Row | None, message: ClusterMessage, target: TargetTopic | None) -> bool:
     """Whether a message at the target is this one. Not by its timestamp where the target has its own, or the library
     (for 0)."""
     if row is None or row[2:4] != (message.key, message.value) or (row[4] or []) != (message.headers or []):

@@ -32,7 +32,7 @@ from kafkafs.schemas.registry import (
 from storage.errors import CorruptData, StorageError
 from storage.format.block import RecordBlock
 from storage.format.messages import memory_of
-from storage.log.follower import Replay
+from storage.log.follower import ReplayedState
 from storage.log.snapshot import LogSnapshot
 
 MAX_ID: Final = 2**32 - 1
@@ -42,7 +42,7 @@ MOST_RECORD_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RegistryLimits:
     """The limits of a registry. Records above them are skipped and logged."""
 
     text_bytes: int = 10 << 20  # of one schema
@@ -50,13 +50,13 @@ class Limits:
     all_bytes: int = 256 << 20  # of memory, for texts, references, metadata and rules
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = RegistryLimits()
 
 
-class RegistryReplay(Replay):
+class RegistryReplay(ReplayedState):
     """The registry that results from the records of one log. Not thread-safe."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: RegistryLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._versions: dict[tuple[str, int], SubjectVersion] = {}
         self._replaced: list[SubjectVersion] = []

@@ -38,7 +38,7 @@ from storage.files.opening import exists, is_directory, real_place
 from storage.files.small_files import read_existing
 from storage.log.follower import Follower
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log
+from storage.log.snapshot import ReadableLog
 from storage.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class LogSchemas(SchemaSource):
         # Guarded by the lock, which is held while records are read: other callers need the same answer.
         self._lock = Lock()
         self._follower = Follower(RegistryReplay)
-        self._log: Log | None = None
+        self._log: ReadableLog | None = None
         self._read = Registry()
         self._registry = self._read
         self._complaint = ""
@@ -119,7 +119,7 @@ class LogSchemas(SchemaSource):
             self._complaint = error_text(error)
             _log.warning("schemas cannot be read: %s", self._complaint)
 
-    def _take_locked(self, log: Log, read: Registry) -> None:
+    def _take_locked(self, log: ReadableLog, read: Registry) -> None:
         """Sets the registry. An id that compaction has removed meanwhile stays known to this process, because rendered
         bytes must not change."""
         if read is self._read and log is self._log:

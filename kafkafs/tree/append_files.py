@@ -13,7 +13,7 @@ from collections.abc import Callable
 from kafkafs.reading.handle import BytesHandle, Handle, SyncHandle, WriteHandle
 from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.tree.paths import Append
-from kafkafs.writing.destinations import Destination, open_target, sync_each
+from kafkafs.writing.destinations import LineDestination, open_target, sync_each
 from kafkafs.writing.line_parsers import Parse, parse_jsonl, parse_txt
 from kafkafs.writing.line_writer import LineWriter
 from kafkafs.writing.refused_lines import Refused, RefusedLines
@@ -29,7 +29,7 @@ _ZEROS = 1 << 20  # zeros of a hole, written at a time
 class LinesHandle(BytesHandle):
     """An open file to which lines are written."""
 
-    def __init__(self, destination: Destination, parse: Parse, refused: Refused, content: bytes = b"") -> None:
+    def __init__(self, destination: LineDestination, parse: Parse, refused: Refused, content: bytes = b"") -> None:
         super().__init__(content)
         self._writer = LineWriter(destination, parse, refused)
 
@@ -50,7 +50,7 @@ class AppendHandle(LinesHandle):
     through this handle.
     """
 
-    def __init__(self, destination: Destination, parse: Parse, refused: Refused, flush: Callable[[], None]) -> None:
+    def __init__(self, destination: LineDestination, parse: Parse, refused: Refused, flush: Callable[[], None]) -> None:
         super().__init__(destination, parse, refused)
         self._flush = flush
         self._end = 0  # after the last byte that was written at a position

@@ -7,7 +7,7 @@ from kafkafs.tree.append_files import LinesHandle
 from kafkafs.tree.info import InfoTexts
 from kafkafs.tree.node import Attributes, File, NodeKind
 from kafkafs.writing.destinations import Taken
-from kafkafs.writing.line_parsers import Parsed, parse_txt
+from kafkafs.writing.line_parsers import ParsedLines, parse_txt
 from kafkafs.writing.refused_lines import Refused
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import InvalidConfig, StorageError
@@ -46,7 +46,7 @@ class _Settings:
         self._owned = owned
         self._topic = topic
 
-    def append(self, parsed: Parsed) -> Taken:
+    def append(self, parsed: ParsedLines) -> Taken:
         columns = parsed.columns
         data = memoryview(columns.buffer)
         for row in range(len(columns)):

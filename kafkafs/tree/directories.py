@@ -19,7 +19,7 @@ from storage.errors import StorageError
 from storage.files.listing import scan_quietly
 from storage.files.names import FileKind, segment_file
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.types import TopicPartition
 
 MESSAGE_FILES = tuple(f"messages.{ext}" for ext in EXTENSIONS)
@@ -88,7 +88,9 @@ class PartitionDirectory(Directory):
 
     _DIRECTORIES = ("keys", "offsets", "time", "segments")
 
-    def __init__(self, log_dir: LogDir, log: Log, is_decoded: Callable[[str], bool], *, writable: bool = False) -> None:
+    def __init__(
+        self, log_dir: LogDir, log: ReadableLog, is_decoded: Callable[[str], bool], *, writable: bool = False
+    ) -> None:
         """`is_decoded`: whether a topic has decoded views."""
         self._log_dir = log_dir
         self._log = log
@@ -112,7 +114,7 @@ def _there(names: Iterable[str], is_decoded: bool) -> list[str]:
 class RangesDirectory(Directory):
     """`offsets` or `time`: the ranges that `names_of` lists. Others can be opened without being listed."""
 
-    def __init__(self, log: Log, names_of: Callable[[LogSnapshot], Iterable[str]]) -> None:
+    def __init__(self, log: ReadableLog, names_of: Callable[[LogSnapshot], Iterable[str]]) -> None:
         self._log = log
         self._names_of = names_of
 
@@ -126,7 +128,7 @@ class RangesDirectory(Directory):
 class SegmentsDirectory(Directory):
     """`segments`: the partition's real files, and the .log files of remote segments."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: ReadableLog) -> None:
         self._log = log
 
     def attributes(self) -> Attributes:

@@ -15,7 +15,7 @@ from storage.errors import StorageError
 from storage.log.counting import count_messages
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.log.tiered_log import TieredLog
 from storage.log.topic_info import TopicInfo
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
@@ -95,12 +95,12 @@ class InfoTexts:
         self._isolation = isolation
         # guarded by the lock
         self._lock = Lock()
-        self._partitions: WeakKeyDictionary[Log, tuple[_Sources, bytes]] = WeakKeyDictionary()
-        self._sizes: WeakKeyDictionary[Log, tuple[_Sources, int]] = WeakKeyDictionary()  # estimated
-        self._opened: WeakSet[Log] = WeakSet()
+        self._partitions: WeakKeyDictionary[ReadableLog, tuple[_Sources, bytes]] = WeakKeyDictionary()
+        self._sizes: WeakKeyDictionary[ReadableLog, tuple[_Sources, int]] = WeakKeyDictionary()  # estimated
+        self._opened: WeakSet[ReadableLog] = WeakSet()
         self._topics: dict[str, tuple[TopicInfo, bytes]] = {}
 
-    def partition_info_size(self, log: Log) -> tuple[int, int]:
+    def partition_info_size(self, log: ReadableLog) -> tuple[int, int]:
         """The size of `@info.json`, and its mtime in ns. Before the file is first opened, the size is that of a log
         without gaps and transactions: the exact one takes reading all of a small partition, too much for a listing.
         """
@@ -118,7 +118,7 @@ class InfoTexts:
                     self._sizes[log] = held
         return held[1], log_mtime_ns(log, sources[0])
 
-    def partition_info(self, log: Log) -> tuple[bytes, int]:
+    def partition_info(self, log: ReadableLog) -> tuple[bytes, int]:
         """The content of `@info.json` for a reader, and its mtime in ns. From now on its size is exact."""
         sources = self._sources(log)
         with self._lock:
@@ -154,7 +154,7 @@ class InfoTexts:
             facts["sizes"] = "estimated"
         return facts
 
-    def _sources(self, log: Log) -> _Sources:
+    def _sources(self, log: ReadableLog) -> _Sources:
         return log.snapshot(), self._log_dir.topic_info(log.tp.topic), recovery_point(self._log_dir, log.tp)
 
 

@@ -22,7 +22,7 @@ from storage.log.counting import visible_end
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_blocks
 from storage.log.rereads import reread
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
 # Which keys the messages of a log have, where these are few: from the key index, and from the messages that are not in
@@ -36,7 +36,7 @@ class KeyNames(NamedTuple):
     unsure: set[bytes]
 
 
-def keys_of(log: Log, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
+def keys_of(log: ReadableLog, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
     """The keys of a log as it is now; None if they are more than MOST_NAMES, which is known soon."""
     return reread(log, lambda snapshot: _keys_in(snapshot, keys, isolation))
 
@@ -174,7 +174,7 @@ class KeysDirectory(Directory):
     """`keys` of a topic or of a partition: its keys if they are few enough. Others can be opened without being
     listed."""
 
-    def __init__(self, services: Services, logs: Iterable[Log]) -> None:
+    def __init__(self, services: Services, logs: Iterable[ReadableLog]) -> None:
         self._services = services
         self._logs = tuple(logs)
 

@@ -29,7 +29,7 @@ from kafkafs.tree.services import Services
 from storage.latest.latest_records import latest_offsets
 from storage.latest.offset_map import Int64s
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
 # The last message of every key, as one file: a snapshot of a log, seen as a table.
@@ -77,7 +77,7 @@ def held_bytes(layout: Layout) -> int:
 class LatestFile(File):
     """The file of a partition."""
 
-    def __init__(self, services: Services, log: Log, ext: str) -> None:
+    def __init__(self, services: Services, log: ReadableLog, ext: str) -> None:
         self._services = services
         self._node = LatestPath(log.tp, ext)
         self._log = log

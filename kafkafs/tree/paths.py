@@ -1,6 +1,6 @@
 """Paths of the mounted tree: path text to node, and back to names. Pure. See kafkafs/CONTRACT.md, "The tree".
 
-A node is the meaning of a path, which need not exist: `/t/7` is a Partition whether or not the topic has eight
+A node is the meaning of a path, which need not exist: `/t/7` is a PartitionPath whether or not the topic has eight
 partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nodes.
 """
 
@@ -111,7 +111,7 @@ class SchemaFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicPath:
     """`<topic>`"""
 
     topic: str
@@ -133,7 +133,7 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
+class PartitionPath:
     """`<topic>/<partition>`"""
 
     tp: TopicPartition
@@ -201,10 +201,10 @@ Node = (
     | Schemas
     | SchemaSubject
     | SchemaFile
-    | Topic
+    | TopicPath
     | TopicConfig
     | Append
-    | Partition
+    | PartitionPath
     | PartitionEntry
     | RangePath
     | Keys
@@ -334,7 +334,7 @@ def _parse_schema(path: str, names: list[str]) -> Node:
 def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
     match names:
         case []:
-            return Topic(topic)
+            return TopicPath(topic)
         case ["@config"]:
             return TopicConfig(topic)
         case ["keys"]:
@@ -353,7 +353,7 @@ def _parse_topic(path: str, topic: str, names: list[str]) -> Node:
 def _parse_partition(path: str, tp: TopicPartition, names: list[str]) -> Node:
     match names:
         case []:
-            return Partition(tp)
+            return PartitionPath(tp)
         case ["@append" | "@append.jsonl" as name]:
             return Append(tp, jsonl=name == "@append.jsonl")
         case ["@info.json" | "offsets" | "time" | "segments" as name]:

@@ -30,7 +30,7 @@ from storage.files import names
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind, FileState
 from storage.log.segment import Segment
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.log.tiered_file import TieredFile
 from storage.log.tiered_log import TieredLog
 from storage.types import NO_TIMESTAMP, Isolation
@@ -83,7 +83,7 @@ class SeenFiles:
 class SegmentFile(File):
     """A real file of a partition's directory, or the .log of a remote segment."""
 
-    def __init__(self, log: Log, name: str, seen: SeenFiles) -> None:
+    def __init__(self, log: ReadableLog, name: str, seen: SeenFiles) -> None:
         self._log = log
         self._name = name
         self._path = f"{log.path}/{name}"
@@ -170,7 +170,7 @@ class SegmentFileHandle(CopyingHandle):
 class RangeFile(File):
     """A view of a range. Its state belongs to the path and is made at the first open."""
 
-    def __init__(self, services: Services, log: Log, node: RangePath) -> None:
+    def __init__(self, services: Services, log: ReadableLog, node: RangePath) -> None:
         self._services = services
         self._node = node
         self._spec = node.spec

@@ -15,7 +15,7 @@ from kafkafs.reading.state import Callers, Clocks, OneCaller, ViewState
 from kafkafs.reading.workers import Workers
 from kafkafs.tree.decoded_views import DecodedViews
 from kafkafs.tree.paths import LatestPath, RangePath
-from storage.log.snapshot import Log
+from storage.log.snapshot import ReadableLog
 from storage.types import Isolation
 
 KEPT_STATES = 4096  # of files without an open handle
@@ -41,7 +41,7 @@ class StateTable:
         self._lock = threading.Lock()
         self._states: OrderedDict[StateNode, ViewState] = OrderedDict()
 
-    def get(self, node: StateNode, log: Log, make: MakeState) -> ViewState | None:
+    def get(self, node: StateNode, log: ReadableLog, make: MakeState) -> ViewState | None:
         """The state of a file of `log`; None if it was not opened lately. If the state is of another log, a new one,
         since the page cache may hold that log's pages."""
         with self._lock:
@@ -52,7 +52,7 @@ class StateTable:
         with self._lock:
             return node in self._states
 
-    def obtain(self, node: StateNode, log: Log, make: MakeState) -> ViewState:
+    def obtain(self, node: StateNode, log: ReadableLog, make: MakeState) -> ViewState:
         """The state of a file of `log`, made if there is none."""
         with self._lock:
             state = self._get_locked(node, log, make)
@@ -63,7 +63,7 @@ class StateTable:
                 self._forget_locked(state)
             return state
 
-    def _get_locked(self, node: StateNode, log: Log, make: MakeState) -> ViewState | None:
+    def _get_locked(self, node: StateNode, log: ReadableLog, make: MakeState) -> ViewState | None:
         state = self._states.get(node)
         if state is not None and state.log is not log:
             state = self._states[node] = make(state.pages)

@@ -57,7 +57,7 @@ from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
 
 # Nodes that are answered from memory when the log directory cannot be read, so that a person can find out why.
-_WITHOUT_DISK = (paths.Root, paths.RootFile, paths.Topic, paths.Groups, paths.Schemas)
+_WITHOUT_DISK = (paths.Root, paths.RootFile, paths.TopicPath, paths.Groups, paths.Schemas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +147,10 @@ class Tree:
             paths.Keys: self._keys_directory,
             paths.LatestPath: self._latest,
             paths.SegmentPath: lambda node: SegmentFile(log_dir.log(node.tp), node.name, self._seen),
-            paths.Partition: self._partition_directory,
+            paths.PartitionPath: self._partition_directory,
             paths.PartitionEntry: self._partition_entry,
             paths.Root: lambda _: RootDirectory(log_dir, has_schemas, writable=writable),
-            paths.Topic: lambda node: TopicDirectory(log_dir, node.topic, is_decoded, writable=writable),
+            paths.TopicPath: lambda node: TopicDirectory(log_dir, node.topic, is_decoded, writable=writable),
             paths.TopicConfig: self._topic_config,
             paths.RootFile: self._root_file,
         }
@@ -253,7 +253,7 @@ class Tree:
         if ext == paths.DECODED and not self._services.decoded.has(topic):
             raise NoSuchPath(f"{topic} has no decoded views")
 
-    def _partition_directory(self, node: paths.Partition) -> View:
+    def _partition_directory(self, node: paths.PartitionPath) -> View:
         log, is_decoded = self.log_dir.log(node.tp), self._services.decoded.has
         return PartitionDirectory(self.log_dir, log, is_decoded, writable=self.owned is not None)
 

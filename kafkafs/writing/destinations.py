@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 import numpy as np
 
-from kafkafs.writing.line_parsers import Buffer, Int64s, Parsed
+from kafkafs.writing.line_parsers import Buffer, Int64s, ParsedLines
 from storage.append.appender import AppendedLines, Appender
 from storage.append.batch_encoder import size_limit
 from storage.append.partition_log import PartitionLog
@@ -40,10 +40,10 @@ class Taken(NamedTuple):
     elsewhere: int = 0
 
 
-class Destination(Protocol):
+class LineDestination(Protocol):
     """Where lines go."""
 
-    def append(self, parsed: Parsed) -> Taken:
+    def append(self, parsed: ParsedLines) -> Taken:
         """Appends the records in order; `parsed.error` is ignored."""
 
     def longest_line(self, *, verbatim: bool) -> int:
@@ -54,14 +54,14 @@ class Destination(Protocol):
 
 
 class PartitionTarget:
-    """A partition. See Destination."""
+    """A partition. See LineDestination."""
 
     def __init__(self, log: PartitionLog, *, clock: Clock) -> None:
         self.log = log
         self.appender = Appender(log, clock=clock)
         self._unsynced = False
 
-    def append(self, parsed: Parsed) -> Taken:
+    def append(self, parsed: ParsedLines) -> Taken:
         if not len(parsed.columns):
             return Taken(0)
         self._unsynced = True
@@ -110,7 +110,7 @@ class TopicTarget:
         self._numbers = frozenset(partitions)
         self._partitioner = Partitioner(count)
 
-    def append(self, parsed: Parsed) -> Taken:
+    def append(self, parsed: ParsedLines) -> Taken:
         """To the partitions that the records ask for, or that are chosen for them. When a disk fails, later records of
         other partitions may already be in their logs."""
         columns = parsed.columns
@@ -121,7 +121,7 @@ class TopicTarget:
         if possible.rows == 0:
             return possible
         if possible.error is None and (chosen == chosen[0]).all():
-            return self._target(int(chosen[0])).append(Parsed(columns))
+            return self._target(int(chosen[0])).append(ParsedLines(columns))
         # A row that the topic refuses ends the write for all partitions, so it is looked for before a later row is
         # appended to any. So does a partition that is offline.
         accepted = Taken(*self._any_target(int(chosen[0])).appender.acceptable(columns))
@@ -160,7 +160,7 @@ class TopicTarget:
         ordered = numbers[np.argsort(at)].tolist()
         for index, partition in enumerate(ordered):
             rows = np.flatnonzero(group == partition) + first
-            taken = self._target(partition).append(Parsed(columns.take(rows)))
+            taken = self._target(partition).append(ParsedLines(columns.take(rows)))
             done.update(rows[: taken.rows].tolist())
             if taken.error is not None:
                 missing = [int(rows[taken.rows])] if taken.rows < len(rows) else []

@@ -135,7 +135,7 @@ Buffer = bytes | memoryview
 _NOW: Final = np.full(1, NO_TIMESTAMP, np.int64)
 
 
-class Parsed(NamedTuple):
+class ParsedLines(NamedTuple):
     """Lines as records, up to the first bad one. `partition`: which one each asks for (-1: any); None: none asks."""
 
     columns: RecordColumns
@@ -143,16 +143,16 @@ class Parsed(NamedTuple):
     error: InvalidRecord | None = None
 
 
-Parse = Callable[[Buffer, Int64s, Int64s], Parsed]
+Parse = Callable[[Buffer, Int64s, Int64s], ParsedLines]
 """Parses the lines of a buffer, given their starts and lengths."""
 
 
-def parse_txt(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
+def parse_txt(buffer: Buffer, starts: Int64s, lengths: Int64s) -> ParsedLines:
     """Each line is a value; nothing is copied."""
-    return Parsed(RecordColumns(buffer, starts, lengths, _NOW))
+    return ParsedLines(RecordColumns(buffer, starts, lengths, _NOW))
 
 
-def parse_jsonl(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
+def parse_jsonl(buffer: Buffer, starts: Int64s, lengths: Int64s) -> ParsedLines:
     """Each line is a JSON object, as `parse_line` takes it."""
     records: list[Record] = []
     partitions: list[int] = []
@@ -165,17 +165,17 @@ def parse_jsonl(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
             break
         records.append(record)
         partitions.append(-1 if partition is None else partition)
-    return Parsed(RecordColumns.from_records(records), np.array(partitions, np.int64), error)
+    return ParsedLines(RecordColumns.from_records(records), np.array(partitions, np.int64), error)
 
 
 def keyed_txt(separator: bytes) -> Parse:
     """Each line is a key, `separator` and a value; a line without it is a value with a null key."""
 
-    def parse(buffer: Buffer, starts: Int64s, lengths: Int64s) -> Parsed:
+    def parse(buffer: Buffer, starts: Int64s, lengths: Int64s) -> ParsedLines:
         records = []
         for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
             key, has_separator, value = bytes(buffer[start : start + length]).partition(separator)
             records.append(Record(key, value) if has_separator else Record(None, key))
-        return Parsed(RecordColumns.from_records(records))
+        return ParsedLines(RecordColumns.from_records(records))
 
     return parse

@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from kafkafs.writing.destinations import Destination, Taken, Target
+from kafkafs.writing.destinations import LineDestination, Taken, Target
 from kafkafs.writing.line_parsers import Buffer, Int64s, Parse, parse_txt
 from kafkafs.writing.refused_lines import Refused
 from storage.append.appender import AppendedLines
@@ -40,7 +40,7 @@ class LineWriter:
     """
 
     def __init__(
-        self, destination: Destination, parse: Parse, refused: Refused = lambda _line, _error, _elsewhere: None
+        self, destination: LineDestination, parse: Parse, refused: Refused = lambda _line, _error, _elsewhere: None
     ) -> None:
         """`refused` gets the first error, which is the last one."""
         # Constant after construction.

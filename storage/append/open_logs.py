@@ -20,7 +20,7 @@ from storage.files import descriptors
 _FILES: Final = 3  # of an active segment
 
 
-class Log(Protocol):
+class RestableLog(Protocol):
     """A log that can be put at rest."""
 
     def rest(self) -> None:
@@ -33,14 +33,14 @@ class OpenLogs:
     def __init__(self) -> None:
         # Guarded by the lock: in the order in which they were opened.
         self._lock = Lock()
-        self._logs: dict[Log, None] = {}
+        self._logs: dict[RestableLog, None] = {}
 
-    def add(self, log: Log) -> None:
+    def add(self, log: RestableLog) -> None:
         """Notes a log that has opened its files."""
         with self._lock:
             self._logs[log] = None
 
-    def remove(self, log: Log) -> None:
+    def remove(self, log: RestableLog) -> None:
         """Notes a log that has closed its files for good."""
         with self._lock:
             self._logs.pop(log, None)

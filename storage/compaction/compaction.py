@@ -234,17 +234,17 @@ def _size(segment: Segment, kind: FileKind) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class OffsetMapLimits:
     """Limits of the offset map: its bytes, and how full it may become."""
 
     map_bytes: int
     load_factor: float
 
     @staticmethod
-    def of(config: BrokerConfig) -> Limits:
+    def of(config: BrokerConfig) -> OffsetMapLimits:
         """A cleaner thread's share of log.cleaner.dedupe.buffer.size; at most 2 GiB, as in Kafka."""
         share = config.cleaner_dedupe_buffer_size // max(config.cleaner_threads, 1)
-        return Limits(min(share, 2**31 - 1), config.cleaner_io_buffer_load_factor)
+        return OffsetMapLimits(min(share, 2**31 - 1), config.cleaner_io_buffer_load_factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +322,7 @@ class Pass:
     `replaced`: the `.deleted` files of the replaced segments, to be unlinked, however the pass ends.
     """
 
-    def __init__(self, pass_input: PassInput, limits: Limits, *, pace: Pace = unpaced) -> None:
+    def __init__(self, pass_input: PassInput, limits: OffsetMapLimits, *, pace: Pace = unpaced) -> None:
         self.replaced: list[Path] = []
         self._input = pass_input
         self._snapshot = pass_input.snapshot

@@ -16,7 +16,7 @@ from storage.append.partition_log import PartitionLog
 from storage.compaction.compaction import (
     CompactionResult,
     DirtyRange,
-    Limits,
+    OffsetMapLimits,
     Pace,
     Pass,
     PassInput,
@@ -78,7 +78,7 @@ def compact_partition(
     snapshot = log.snapshot()
     dirty = _dirty_range(owned, log, snapshot)
     pass_input = PassInput(snapshot, dirty, log.config, log.active_producers(), owned.clock.now_ms())
-    work = Pass(pass_input, Limits.of(owned.log_dir.broker_config()), pace=pace)
+    work = Pass(pass_input, OffsetMapLimits.of(owned.log_dir.broker_config()), pace=pace)
     try:
         result = work.run(log, owned.disk)
         if result.end_offset > result.first_dirty:
@@ -107,7 +107,7 @@ def preview_partition(log_dir: LogDir, tp: TopicPartition) -> CompactionResult:
         kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), log_dir.path, tp),
     )
     pass_input = PassInput(snapshot, dirty, info.config, (), now_ms)
-    return Pass(pass_input, Limits.of(log_dir.broker_config())).rehearse()
+    return Pass(pass_input, OffsetMapLimits.of(log_dir.broker_config())).rehearse()
 
 
 def _check(info: TopicInfo, *, is_broker: bool) -> None:

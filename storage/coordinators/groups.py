@@ -25,9 +25,9 @@ from storage.format.control_records import ControlType, parse_marker
 from storage.format.hashing import group_partition
 from storage.format.messages import Held, UnknownRecordType, messages
 from storage.log.earlier import EarlierLog
-from storage.log.follower import Follower, Replay
+from storage.log.follower import Follower, ReplayedState
 from storage.log.log_dir import LogDir
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.types import TopicPartition
 
 # What consumer groups have committed: `__consumer_offsets` read as a group coordinator reads it.
@@ -174,7 +174,7 @@ class _Follower:
 
     def refreshed(self) -> Mapping[str, ConsumerGroup]:
         """The groups as of now; the mapping never changes. StorageError, OSError."""
-        log: Log = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
+        log: ReadableLog = self._log_dir.log(TopicPartition(CONSUMER_OFFSETS_TOPIC, self._partition))
         if self._at_ms is not None:
             log = EarlierLog(log, self._at_ms)
         with self._lock:
@@ -193,7 +193,7 @@ class _Follower:
             self.problems = [*self.problems, text][-_PROBLEMS_KEPT:]
 
 
-class GroupReplay(Replay):
+class GroupReplay(ReplayedState):
     """The state that results from the records of one partition. Not thread-safe."""
 
     control = True

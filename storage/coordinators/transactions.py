@@ -27,7 +27,7 @@ from storage.log.producers import newest_snapshot
 from storage.log.reader import find_batch, read_range
 from storage.log.rereads import reread
 from storage.log.scanning import scan_sound_batches
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.types import NO_TIMESTAMP, TopicPartition
 
 _EPOCH_FOR_EACH: Final = 2  # the transaction version
@@ -53,7 +53,7 @@ class PartitionProducers:
         return producer.current_txn_first_offset == self.last_stable_offset
 
 
-def partition_producers(log: Log) -> PartitionProducers:
+def partition_producers(log: ReadableLog) -> PartitionProducers:
     """The producers of a log, from its newest good snapshot and the batches after it. Changes nothing.
 
     StorageError where headers show damage that may hide a transaction's begin or end; CRCs are not checked.
@@ -61,7 +61,7 @@ def partition_producers(log: Log) -> PartitionProducers:
     return reread(log, partial(_producers, log))
 
 
-def _producers(log: Log, snapshot: LogSnapshot) -> PartitionProducers:
+def _producers(log: ReadableLog, snapshot: LogSnapshot) -> PartitionProducers:
     known = newest_snapshot(log.path, snapshot)
     table = ProducerTable(snapshot.log_start_offset) if known is None else ProducerTable(known[0], known[1].entries())
     first = max(snapshot.segment_index(table.end_offset), 0)
@@ -176,7 +176,7 @@ def recorded_ids(snapshots: Iterable[LogSnapshot]) -> TransactionalIds:
     return TransactionalIds(states, complete=False)
 
 
-def _states(log: Log) -> tuple[dict[str, TransactionMetadata], list[str], Held]:
+def _states(log: ReadableLog) -> tuple[dict[str, TransactionMetadata], list[str], Held]:
     try:
         return reread(log, _replayed)
     except TooManyKeys as error:

@@ -44,7 +44,7 @@ from storage.files.opening import exists, real_place
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir, is_stored
 from storage.log.read_only_log import ReadOnlyLog
-from storage.log.snapshot import Log
+from storage.log.snapshot import ReadableLog
 from storage.log.topic_info import TopicInfo
 from storage.progress import NoProgress, Progress
 from storage.recovery.recovery import RecoveryReport
@@ -233,7 +233,7 @@ class OwnedDir:
     def may_compact(self, topic: str) -> bool:
         return guest_rules.may_compact(self.topic_info(topic), is_broker=self.log_dir.is_broker)
 
-    def _reader(self, tp: TopicPartition) -> Log:
+    def _reader(self, tp: TopicPartition) -> ReadableLog:
         if tp.topic == names.CLUSTER_METADATA_TOPIC:
             return ReadOnlyLog(tp, self.path / tp.dir_name)
         return self._logs.get(tp)

@@ -84,7 +84,7 @@ GROUPS: Final = frozenset(_FRAMINGS) - {"control"}
 """The topics whose records are read by definition."""
 
 
-class Fault(IntEnum):
+class MessageFault(IntEnum):
     """Why a message cannot be read."""
 
     SHORT = -2
@@ -99,25 +99,25 @@ class Fault(IntEnum):
 
 
 _TEXTS: Final = {
-    Fault.SHORT: "cut off",
-    Fault.NULL: "null where it must not be",
-    Fault.VARINT: "an overlong varint",
-    Fault.UNKNOWN_TYPE: "type {} is not known to this version of kafkafs",
-    Fault.UNKNOWN_VERSION: "version {} is not known to this version of kafkafs",
-    Fault.FRAME: "frame {} is not known to this version of kafkafs",
-    Fault.LEFT_OVER: "bytes are left over",
-    Fault.TOO_LONG: f"more than {MOST_JSON} bytes as JSON",
+    MessageFault.SHORT: "cut off",
+    MessageFault.NULL: "null where it must not be",
+    MessageFault.VARINT: "an overlong varint",
+    MessageFault.UNKNOWN_TYPE: "type {} is not known to this version of kafkafs",
+    MessageFault.UNKNOWN_VERSION: "version {} is not known to this version of kafkafs",
+    MessageFault.FRAME: "frame {} is not known to this version of kafkafs",
+    MessageFault.LEFT_OVER: "bytes are left over",
+    MessageFault.TOO_LONG: f"more than {MOST_JSON} bytes as JSON",
 }
 
 
-class Texts(NamedTuple):
+class MessageTexts(NamedTuple):
     """JSON texts of the first `rows` records: places[0] and [1] start and length of those of keys, [2] and [3] of
     values, the length -1 where there is none. `errors` by row: ("key" or "value", why it cannot be read, the fault)."""
 
     rows: int
     end: int
     places: Int64s
-    errors: dict[int, tuple[str, str, Fault]]
+    errors: dict[int, tuple[str, str, MessageFault]]
 
 
 class _Program(NamedTuple):
@@ -132,13 +132,13 @@ class _Program(NamedTuple):
     names: tuple[str, ...]
 
 
-class Messages:
+class MessageReader:
     """Reads the records of one group. Threads can share it."""
 
     def __init__(self, group: str) -> None:
         self._program = _program(group)
 
-    def read(self, buffer: Buffer, columns: Int64s, out: NDArray[np.uint8], *, exact: bool = False) -> Texts:
+    def read(self, buffer: Buffer, columns: Int64s, out: NDArray[np.uint8], *, exact: bool = False) -> MessageTexts:
         """The texts of as many records as fit into `out`. `columns`: start and length of keys in `buffer`, then of
         values. `exact`: whether bytes behind a message are an error in every framing. ValueError if one is outside of
         `buffer`."""
@@ -152,12 +152,16 @@ class Messages:
         errors = {}
         for row in np.flatnonzero(results[4, :rows]).tolist():
             fault, at, step, number = results[4:, row].tolist()
-            if fault == Fault.OUTSIDE:
+            if fault == MessageFault.OUTSIDE:
                 raise ValueError(f"record {row} points outside the buffer")
             field = f" in field {names[step // 2 // _STEP_NUMBERS]}" if step >= 0 else ""
             side = "value" if step % 2 else "key"
-            errors[row] = side, f"{_TEXTS[Fault(fault)].format(number)}{field}, at byte {at}", Fault(fault)
-        return Texts(rows, end, results[:4], errors)
+            errors[row] = (
+                side,
+                f"{_TEXTS[MessageFault(fault)].format(number)}{field}, at byte {at}",
+                MessageFault(fault),
+            )
+        return MessageTexts(rows, end, results[:4], errors)
 
     def objects(
         self, block: RecordBlock, *, exact: bool = False, held: Held | None = None
@@ -260,17 +264,17 @@ class UnknownRecordType(UnsupportedFormat):
     """A record of a type that is not defined here; Kafka's coordinators skip such records."""
 
 
-def _error(failure: tuple[str, str, Fault]) -> StorageError:
+def _error(failure: tuple[str, str, MessageFault]) -> StorageError:
     side, text, fault = failure
-    kinds = {Fault.UNKNOWN_TYPE: UnknownRecordType, Fault.UNKNOWN_VERSION: UnsupportedFormat,
-             Fault.FRAME: UnsupportedFormat}  # fmt: skip
+    kinds = {MessageFault.UNKNOWN_TYPE: UnknownRecordType, MessageFault.UNKNOWN_VERSION: UnsupportedFormat,
+             MessageFault.FRAME: UnsupportedFormat}  # fmt: skip
     return kinds.get(fault, CorruptData)(f"record's {side} cannot be read: {text}")
 
 
 @cache
-def messages(group: str) -> Messages:
+def messages(group: str) -> MessageReader:
     """The reader of a group. KeyError for one that is not defined."""
-    return Messages(group)
+    return MessageReader(group)
 
 
 class _Builder:

@@ -38,7 +38,7 @@ from storage.files import names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.format.batches import BatchTable
 from storage.log.intact import Budget, Undecided, intact_batch
-from storage.log.intact_batches import UNDECIDED, Flags, Int64s, IntactBatches, Run, UncopiedBytes
+from storage.log.intact_batches import UNDECIDED, BatchRun, Flags, Int64s, IntactBatches, UncopiedBytes
 from storage.log.reader import find_batch, last_batch
 from storage.log.same_batches import same_batches
 from storage.log.scanning import last_offset_before
@@ -138,7 +138,7 @@ class BatchChoice:
     filled: list[FilledOffsets] = field(default_factory=list)
     beyond: list[Beyond] = field(default_factory=list)
 
-    def runs(self) -> list[tuple[IntactBatches, Run]]:
+    def runs(self) -> list[tuple[IntactBatches, BatchRun]]:
         """The batches in the order of their offsets, in runs."""
         split = len(self.segments) > self.own  # others lie in gaps of the first copy
         runs = ((part, run) for part in self.segments for run in part.kept_runs(split=split))

@@ -19,7 +19,7 @@ from storage.log.segment_gaps import is_cleaned
 
 if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
-    from storage.log.snapshot import Log, LogSnapshot
+    from storage.log.snapshot import LogSnapshot, ReadableLog
 
 
 def end_at(snapshot: LogSnapshot, time_ms: int) -> int:
@@ -54,9 +54,9 @@ def snapshot_at(snapshot: LogSnapshot, time_ms: int) -> LogSnapshot:
 
 
 class EarlierLog:
-    """A `Log` that shows another one as it was at a time."""
+    """A `ReadableLog` that shows another one as it was at a time."""
 
-    def __init__(self, log: Log, time_ms: int) -> None:
+    def __init__(self, log: ReadableLog, time_ms: int) -> None:
         self.tp = log.tp
         self.path = log.path
         self._log = log

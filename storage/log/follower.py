@@ -11,10 +11,10 @@ from storage.format.block import RecordBlock
 from storage.log.reader import read_range
 from storage.log.rereads import Rereads
 from storage.log.segment import Segment
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 
 
-class Replay(ABC):
+class ReplayedState(ABC):
     """The state that results from the records that were read. Not thread-safe."""
 
     next_offset = -1  # of the first record that was not read; -1: at the log start
@@ -34,7 +34,7 @@ class Replay(ABC):
         """Applies a block's records; yields the errors of those that are skipped."""
 
 
-_Replay = TypeVar("_Replay", bound=Replay)
+_Replay = TypeVar("_Replay", bound=ReplayedState)
 
 
 class Follower(Generic[_Replay]):
@@ -46,12 +46,12 @@ class Follower(Generic[_Replay]):
 
     def __init__(self, make: Callable[[], _Replay]) -> None:
         self._make = make
-        self._log: Log | None = None
+        self._log: ReadableLog | None = None
         self._snapshot: LogSnapshot | None = None
         self._failure: TooManyKeys | None = None  # of reading this snapshot
         self.replay = make()
 
-    def refresh(self, log: Log, skipped: Callable[[StorageError], None]) -> bool:
+    def refresh(self, log: ReadableLog, skipped: Callable[[StorageError], None]) -> bool:
         """Brings `replay` up to date; False if nothing has changed since the last call. `skipped` gets the errors of
         what cannot be read. StorageError, OSError."""
         snapshot = log.snapshot()

@@ -93,7 +93,7 @@ _HEAD_BYTES: Final = 17  # up to the magic
 _LEAST_LENGTH: Final = 14
 
 
-class Fault(Enum):
+class BreakReason(Enum):
     """Why no sound batch begins at a position."""
 
     CRC = "batch fails its CRC"
@@ -113,7 +113,7 @@ class Break(NamedTuple):
     it, because too much of that looks like batches.
     """
 
-    fault: Fault
+    fault: BreakReason
     position: int
     end: int
     offset: int
@@ -160,7 +160,7 @@ def walk(
             break
         found = _diagnosed(segment, check.end, check.next_offset)
         behind: int | None = check.end
-        if found.fault is not Fault.ORDER:
+        if found.fault is not BreakReason.ORDER:
             behind = _claimed_end(segment, check.end, base_offset, highest)
             try:
                 if behind is None:
@@ -201,7 +201,7 @@ def _length(head: memoryview) -> int | None:
 
 
 class _Diagnosis(NamedTuple):
-    fault: Fault
+    fault: BreakReason
     expected: object = None
     found: object = None
 
@@ -212,32 +212,32 @@ def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
     left = segment.size - position
     head = segment.log.read(position, min(BATCH_HEADER_SIZE, left))
     if not any(head):
-        return _Diagnosis(Fault.ZEROS, "a batch", f"{left} bytes")
+        return _Diagnosis(BreakReason.ZEROS, "a batch", f"{left} bytes")
     length = _length(head)
     if length is None or len(head) < _HEAD_BYTES:
-        return _Diagnosis(Fault.CUT_OFF, f"{BATCH_HEADER_SIZE} bytes of header", f"{left} bytes")
+        return _Diagnosis(BreakReason.CUT_OFF, f"{BATCH_HEADER_SIZE} bytes of header", f"{left} bytes")
     if head[16] > MAX_MAGIC:
-        return _Diagnosis(Fault.GARBAGE, "magic 0, 1 or 2", head[16])
+        return _Diagnosis(BreakReason.GARBAGE, "magic 0, 1 or 2", head[16])
     if length == 0:
-        return _Diagnosis(Fault.ZEROS, "a length", 0)
+        return _Diagnosis(BreakReason.ZEROS, "a length", 0)
     if length < _LEAST_LENGTH:
-        return _Diagnosis(Fault.LENGTH, f"{_LEAST_LENGTH} or more", length)
+        return _Diagnosis(BreakReason.LENGTH, f"{_LEAST_LENGTH} or more", length)
     if length > left - LOG_OVERHEAD:
-        return _Diagnosis(Fault.CUT_OFF, f"{length + LOG_OVERHEAD} bytes", f"{left} bytes")
+        return _Diagnosis(BreakReason.CUT_OFF, f"{length + LOG_OVERHEAD} bytes", f"{left} bytes")
     if not segment.is_believable(position, length + LOG_OVERHEAD):
-        return _Diagnosis(Fault.CRC)
+        return _Diagnosis(BreakReason.CRC)
     if length + LOG_OVERHEAD > MOST_BATCH_BYTES:
         data, table = head, header_of(head, position, length + LOG_OVERHEAD)
     else:
         data, table = segment.log.read(position, length + LOG_OVERHEAD), BatchTable.empty(1)
         scan(data, position, table)
     if table.rows != 1:
-        return _Diagnosis(Fault.LENGTH, "room for a batch header", length)
+        return _Diagnosis(BreakReason.LENGTH, "room for a batch header", length)
     damage = verify_crcs(data, table, 0, 1, position)
     if damage is not None:
-        return _Diagnosis(Fault.CRC, damage.error.expected, damage.error.found)
+        return _Diagnosis(BreakReason.CRC, damage.error.expected, damage.error.found)
     base, last = int(table.base_offset[0]), int(table.last_offset[0])
     lowest = last if base < 0 else min(base, last)
     if not base_offset <= lowest <= last < MAX_OFFSET:
-        return _Diagnosis(Fault.RANGE, f"{base_offset} to {MAX_OFFSET - 1}", f"{lowest} to {last}")
-    return _Diagnosis(Fault.ORDER, f"an offset from {next_offset} on", lowest)
+        return _Diagnosis(BreakReason.RANGE, f"{base_offset} to {MAX_OFFSET - 1}", f"{lowest} to {last}")
+    return _Diagnosis(BreakReason.ORDER, f"an offset from {next_offset} on", lowest)

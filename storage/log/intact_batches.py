@@ -18,7 +18,7 @@ from storage.errors import TierUnavailable
 from storage.files import names
 from storage.format.batches import MAGIC_AT, MAX_MAGIC, MOST_BATCH_BYTES, BatchTable, header_of
 from storage.format.decoder import Decoder
-from storage.log.intact import Break, Fault, walk
+from storage.log.intact import Break, BreakReason, walk
 from storage.log.segment import LargeBatch, Segment
 from storage.progress import Progress
 from storage.types import NO_TIMESTAMP
@@ -42,7 +42,7 @@ class UncopiedBytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BatchRun:
     """The batches `first` to below `last` of a segment's intact ones, which are contiguous in the file."""
 
     first: int
@@ -129,7 +129,7 @@ class IntactBatches:
         chosen = self.kept if rows is None else rows
         return BatchTable(np.ascontiguousarray(self.table.data[:, : len(chosen)][:, chosen]), int(chosen.sum()))
 
-    def kept_runs(self, *, split: bool = False) -> Iterator[Run]:
+    def kept_runs(self, *, split: bool = False) -> Iterator[BatchRun]:
         """The batches that are kept, in parts of about a megabyte. `split`: of each, the offsets have no gaps."""
         rows = np.flatnonzero(self.kept)
         first = 0
@@ -144,10 +144,10 @@ class IntactBatches:
                 or (split and self.base[rows[at]] > self.last[row] + 1)
             ):
                 begin = int(self.position[start])
-                yield Run(int(start), int(row) + 1, begin, int(self.end[row]) - begin)
+                yield BatchRun(int(start), int(row) + 1, begin, int(self.end[row]) - begin)
                 first = at
 
-    def read(self, run: Run) -> tuple[memoryview | LargeBatch, BatchTable | None]:
+    def read(self, run: BatchRun) -> tuple[memoryview | LargeBatch, BatchTable | None]:
         """The bytes of a run, ready to be appended, and the header of a large batch, which is alone in its run."""
         if run.size_bytes > MOST_BATCH_BYTES:
             large = LargeBatch(self.segment.log, run.position, run.size_bytes, bool(self.repaired[run.first]))
@@ -159,7 +159,7 @@ class IntactBatches:
 
     def damages(self) -> list[UncopiedBytes]:
         """Breaks, and intact batches that are left out although nobody knows better, in file order."""
-        breaks = (one for one in self.breaks if one.fault is not Fault.ORDER)
+        breaks = (one for one in self.breaks if one.fault is not BreakReason.ORDER)
         path = self.segment.log.path
         damages = [
             UncopiedBytes(path, one.position, one.end, one.fault.value + (one.behind if one.undecided else ""))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from storage.config.broker_config import BrokerConfig
     from storage.files.metadata_replay import ClusterMetadata
     from storage.log.remote_metadata import KnownSegment, RemoteMetadata
-    from storage.log.snapshot import Log
+    from storage.log.snapshot import ReadableLog
     from storage.log.topic_info import TopicInfo, TopicInfos
     from storage.tier.remote_segments import RemoteSegment
     from storage.tier.tier import Tier
@@ -68,7 +68,7 @@ class LogDir:
         *,
         config: BrokerConfig | None,
         clock: Clock,
-        open_log: Callable[[TopicPartition], Log] | None = None,
+        open_log: Callable[[TopicPartition], ReadableLog] | None = None,
     ) -> None:
         """`config`: None for Kafka's defaults.
 
@@ -91,7 +91,7 @@ class LogDir:
         self._mark = NEVER
         self._topics: dict[str, list[int]] = {}
         self._hidden: list[HiddenDir] = []
-        self._logs: dict[TopicPartition, Log] = {}
+        self._logs: dict[TopicPartition, ReadableLog] = {}
         self._forgotten = 0  # how often logs were removed from these
 
     @cached_property
@@ -209,7 +209,7 @@ class LogDir:
         """Directories that are not live partitions, and what has a partition's name and is neither that nor a file."""
         return list(self._hidden)
 
-    def log(self, tp: TopicPartition) -> Log:
+    def log(self, tp: TopicPartition) -> ReadableLog:
         """A partition's log. UnknownTopicOrPartition; in a directory that we own PartitionOffline, OSError."""
         with self._lock:
             log = self._logs.get(tp)
@@ -233,7 +233,7 @@ class LogDir:
             self._forgotten += 1
             self._logs.pop(tp, None)
 
-    def _follow(self, tp: TopicPartition) -> Log:
+    def _follow(self, tp: TopicPartition) -> ReadableLog:
         # Imported here: a caller that only lists partitions needs neither this nor the reading code.
         from storage.log.read_only_log import ReadOnlyLog
 
@@ -249,7 +249,7 @@ class LogDir:
             lambda first_offset: self.remote_offsets(tp, first_offset),
         )
 
-    def _with_tier(self, log: Log) -> Log:
+    def _with_tier(self, log: ReadableLog) -> ReadableLog:
         """The log with its remote segments, if there can be any."""
         tier, tp = self.tier, log.tp
         if tier is None or tp.topic in names.KAFKAS_OWN_TOPICS or tp.topic == names.CLUSTER_METADATA_TOPIC:
@@ -279,7 +279,7 @@ class LogDir:
 
         topic = names.REMOTE_LOG_METADATA_TOPIC
 
-        def logs() -> list[Log]:
+        def logs() -> list[ReadableLog]:
             numbers = self._topics.get(topic, ())
             return [self.log(TopicPartition(topic, number)) for number in numbers]
 
@@ -304,7 +304,7 @@ class LogDir:
             epochs = leader_epochs.read(self.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
         return remote_offsets(first_offset, self._log_starts.find(tp), epochs, tiered)
 
-    def opened(self) -> list[Log]:
+    def opened(self) -> list[ReadableLog]:
         """The logs that were requested so far, by topic and partition."""
         with self._lock:
             return [log for _, log in sorted(self._logs.items())]
@@ -355,7 +355,7 @@ class LogDir:
             self._logs.clear()
 
 
-def _is_replaced(log: Log) -> bool:
+def _is_replaced(log: ReadableLog) -> bool:
     from storage.log.read_only_log import ReadOnlyLog
     from storage.log.tiered_log import TieredLog
 

@@ -22,7 +22,7 @@ from storage.files.partition_metadata import id_bytes
 from storage.format.hashing import murmur2
 from storage.format.messages import Held, messages
 from storage.log.reader import read_range
-from storage.log.snapshot import Log
+from storage.log.snapshot import ReadableLog
 from storage.types import MAX_OFFSET
 
 _MAX_INT32: Final = 2**31 - 1
@@ -73,13 +73,15 @@ class RemoteMetadata:
     is not known for sure: then all are read, and otherwise the one that has the events of what is asked for.
     """
 
-    def __init__(self, logs: Callable[[], list[Log]], count: Callable[[], int | None] = lambda: None) -> None:
+    def __init__(self, logs: Callable[[], list[ReadableLog]], count: Callable[[], int | None] = lambda: None) -> None:
         # Constant after construction.
         self._logs = logs
         self._count = count
         # Guarded by the lock.
         self._lock = Lock()
-        self._read: dict[Log, tuple[int, int]] = {}  # by log: the generation that was read, and up to which offset
+        self._read: dict[
+            ReadableLog, tuple[int, int]
+        ] = {}  # by log: the generation that was read, and up to which offset
         self._known: dict[Partition, dict[str, KnownSegment]] = {}
         self._events = 0
         self._held = Held(self._known)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from storage.errors import SegmentGone
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 
 _TRIES: Final = 20
 
@@ -34,7 +34,7 @@ class Rereads:
         return self._failures >= _TRIES
 
 
-def reread(log: Log, read: Callable[[LogSnapshot], _Read]) -> _Read:
+def reread(log: ReadableLog, read: Callable[[LogSnapshot], _Read]) -> _Read:
     """What `read` returns for the log as it is now; for a newer snapshot where a file was gone. SegmentGone."""
     rereads = Rereads()
     while True:

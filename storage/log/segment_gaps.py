@@ -31,7 +31,7 @@ def is_cleaned(log_dir: LogDir, tp: TopicPartition) -> bool:
         return True  # nobody knows
 
 
-class Gap(NamedTuple):
+class SegmentGap(NamedTuple):
     """Offsets from `first_offset` to `next_offset` (excluded), where `segment` begins."""
 
     first_offset: int
@@ -39,7 +39,7 @@ class Gap(NamedTuple):
     segment: Segment
 
 
-def segment_gaps(snapshot: LogSnapshot) -> list[Gap]:
+def segment_gaps(snapshot: LogSnapshot) -> list[SegmentGap]:
     """The gaps between the segments of a log. Reads an index and the last batches of each. SegmentGone.
 
     Damage is no gap: what may be hidden by it is not missing.
@@ -49,5 +49,5 @@ def segment_gaps(snapshot: LogSnapshot) -> list[Gap]:
         last = last_offset_before(snapshot, segment, segment.size)
         first = segment.base_offset if last is None else last + 1
         if last is not None and first < following.base_offset:
-            gaps.append(Gap(first, following.base_offset, following))
+            gaps.append(SegmentGap(first, following.base_offset, following))
     return gaps

@@ -139,7 +139,7 @@ class LogSnapshot:
         return OffsetOutOfRange(what, offset=offset, expected=f"{self.log_start_offset} to {self.log_end_offset}")
 
 
-class Log(Protocol):
+class ReadableLog(Protocol):
     """A partition's log, as its readers see it."""
 
     tp: TopicPartition

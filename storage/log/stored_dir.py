@@ -29,7 +29,7 @@ from storage.files.manifest import Manifest, ManifestPartition
 from storage.files.small_files import MOST_ENTRIES_BYTES
 from storage.log.places import STORED_MANIFEST
 from storage.log.stored_log import Backup, StoredLog, ranges_of_segments
-from storage.tier.blocks import BlockCache
+from storage.tier.blocks import RemoteBlockCache
 from storage.tier.object_places import Place, open_place
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -88,7 +88,7 @@ def open_stored(url: str, *, anew: bool = False) -> StoredDir:
     keep(path)
     if anew:
         with _lock:
-            _opened[path] = _backup(path, BlockCache(disk_bytes=0))
+            _opened[path] = _backup(path, RemoteBlockCache(disk_bytes=0))
     return path
 
 
@@ -105,11 +105,11 @@ def backup_at(path: Path) -> Backup:
     """The backup of a directory of `open_stored`."""
     with _lock:
         if path not in _opened:
-            _opened[path] = _backup(path, BlockCache())
+            _opened[path] = _backup(path, RemoteBlockCache())
         return _opened[path]
 
 
-def _backup(path: Path, cache: BlockCache) -> Backup:
+def _backup(path: Path, cache: RemoteBlockCache) -> Backup:
     return Backup(open_place(_url_of(path)), manifest.parse((path / STORED_MANIFEST).read_bytes()), cache)
 
 

@@ -23,8 +23,8 @@ from storage.format.range_digest import BatchRange
 from storage.log.isolation import Transactions
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.log.tiered_file import Span, TieredFile
-from storage.tier.blocks import BlockCache, open_object
+from storage.log.tiered_file import RemoteSpan, TieredFile
+from storage.tier.blocks import RemoteBlockCache, open_object
 from storage.tier.layouts import StoredObject
 from storage.tier.object_places import Place
 from storage.tier.remote_segments import BytesFile, Content, JoinedFile, RemoteFile, RemoteSegment, TopicIdPartition
@@ -40,7 +40,7 @@ class Backup:
 
     place: Place
     manifest: Manifest
-    cache: BlockCache
+    cache: RemoteBlockCache
 
     def file(self, path: str) -> RemoteFile | None:
         """A file that the manifest lists, other than a .log; None where it lists none."""
@@ -115,7 +115,7 @@ class StoredLog:
         load = partial(self._content, base, end, ranges)
         of = TopicIdPartition(self.tp.topic, None, self.tp.partition)
         remote = RemoteSegment(of, None, base, name, load, is_complete=True, missing=(), stored_bytes=size)
-        span = Span(base, end, 0, size, remote, where=_WHERE, greatest=greatest)
+        span = RemoteSpan(base, end, 0, size, remote, where=_WHERE, greatest=greatest)
         segment = Segment(self.path, base, TieredFile(self.path / segment_file(base, FileKind.LOG), span), size)
         segment.sealed = True
         return segment

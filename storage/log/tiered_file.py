@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REQUESTS_AT_ONCE: Final = 16  # of a tier, by whoever needs several
 
 
-class Span(NamedTuple):
+class RemoteSpan(NamedTuple):
     """Bytes from `start` to `end` (excluded) of a remote segment's .log; all of it if `is_whole`. Its first batch
     begins at `base_offset`, or behind it; `end_offset` (excluded) is where the next segment begins. `remote`: None
     where nothing is there, for the `reason`. `where`: what kind of place that is, for people. `greatest`: the greatest
@@ -51,7 +51,7 @@ class TieredFile(LogFile):
 
     __slots__ = ("_failures", "_look_later", "span")
 
-    def __init__(self, path: Path, span: Span, look_later: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, path: Path, span: RemoteSpan, look_later: Callable[[], object] = lambda: None) -> None:
         """`path`: what errors name. `look_later`: has the log look at the tier again at its next use."""
         from hashlib import blake2b
 

@@ -33,8 +33,8 @@ from storage.log.remote_lineage import Candidate, Slice, behind_deleted, counted
 from storage.log.remote_metadata import KnownSegment, RemoteState, ascending_epochs
 from storage.log.scanning import last_offset_before, scan_batches
 from storage.log.segment import LOOKUP_BYTES, Segment
-from storage.log.snapshot import Log, LogSnapshot
-from storage.log.tiered_file import REQUESTS_AT_ONCE, Span, TieredFile
+from storage.log.snapshot import LogSnapshot, ReadableLog
+from storage.log.tiered_file import REQUESTS_AT_ONCE, RemoteSpan, TieredFile
 from storage.tier.remote_segments import RemoteSegment
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -55,9 +55,9 @@ class RemotePart:
 
 
 class TieredLog:
-    """A `Log` with the remote part of another one, whose directory it reads too. Thread-safe."""
+    """A `ReadableLog` with the remote part of another one, whose directory it reads too. Thread-safe."""
 
-    def __init__(self, here: Log, remote: RemotePart, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, here: ReadableLog, remote: RemotePart, monotonic: Callable[[], float] = time.monotonic) -> None:
         # Constant after construction.
         self.here = here
         self.tp: TopicPartition = here.tp
@@ -174,21 +174,21 @@ class TieredLog:
         segment.sealed = True
         return segment
 
-    def _span(self, cut: Slice, *, whole_start: bool, reason: str = "") -> Span:
+    def _span(self, cut: Slice, *, whole_start: bool, reason: str = "") -> RemoteSpan:
         one = cut.candidate
         if one is None or one.remote is None:
             lost = reason if one is None else f"the tier has no segment {one.segment_id}, whose upload was finished"
             size = one.size_bytes if one is not None and cut.end == one.end_offset else 0
-            return Span(cut.start, cut.end, 0, max(size, 1), None, is_whole=False, reason=lost)
+            return RemoteSpan(cut.start, cut.end, 0, max(size, 1), None, is_whole=False, reason=lost)
         base = one.base_offset if whole_start else cut.start
         if base == one.base_offset and cut.end == one.end_offset:
-            return Span(base, cut.end, 0, one.size_bytes, one.remote)
+            return RemoteSpan(base, cut.end, 0, one.size_bytes, one.remote)
         try:
             start = 0 if base == one.base_offset else self._position(one, base)
             end = one.size_bytes if cut.end == one.end_offset else self._position(one, cut.end)
         except StorageError as error:
-            return Span(cut.start, cut.end, 0, 1, None, is_whole=False, reason=str(error))
-        return Span(base, cut.end, start, max(end, start), one.remote, is_whole=False)
+            return RemoteSpan(cut.start, cut.end, 0, 1, None, is_whole=False, reason=str(error))
+        return RemoteSpan(base, cut.end, start, max(end, start), one.remote, is_whole=False)
 
     def _position(self, one: Candidate, offset: int) -> int:
         """Where the first batch begins whose last offset is at or beyond `offset`. TierUnavailable."""
@@ -203,7 +203,7 @@ class TieredLog:
 
     def _alone(self, one: Candidate) -> tuple[LogSnapshot, Segment]:
         """A log of one remote segment."""
-        span = Span(one.base_offset, one.end_offset, 0, one.size_bytes, one.remote)
+        span = RemoteSpan(one.base_offset, one.end_offset, 0, one.size_bytes, one.remote)
         file = TieredFile(self.path / segment_file(one.base_offset, FileKind.LOG), span)
         segment = Segment(self.path, one.base_offset, file, one.size_bytes)
         segment.sealed = True

@@ -45,7 +45,7 @@ from storage.revival.features import METADATA_VERSION, features
 from storage.revival.log_cut import LogCut, cut_at_offset, cut_at_time
 from storage.revival.new_cluster import NewCluster, Node
 from storage.revival.replica_choice import Choice, choose
-from storage.revival.sources import Found, Replica, Source
+from storage.revival.sources import FoundReplicas, Replica, SourceDirectory
 from storage.revival.topics import ConfigRequest, TopicPlan
 from storage.tier.tier import Tier
 from storage.types import MAX_OFFSET, TopicPartition
@@ -228,17 +228,17 @@ def _is_wanted(request: Request, tp: TopicPartition) -> bool:
     return request.wanted(tp)
 
 
-def _node(found: Found, request: Request) -> Node:
+def _node(found: FoundReplicas, request: Request) -> Node:
     metas = [source.meta for source in found.sources if source.meta is not None]
     cluster_id = next((meta.cluster_id for meta in metas if meta.cluster_id), None) or partition_metadata.random_id()
     node_id = next((meta.node_id for meta in metas if meta.node_id is not None and meta.node_id >= 0), 1)
     return Node(cluster_id, node_id, partition_metadata.random_id(), request.host, request.port)
 
 
-def _cluster(found: Found) -> ClusterMetadata:
+def _cluster(found: FoundReplicas) -> ClusterMetadata:
     """What the source that knows most says of the cluster."""
 
-    def rank(source: Source) -> tuple[int, int]:
+    def rank(source: SourceDirectory) -> tuple[int, int]:
         return source.cluster.end_offset, source.cluster.features.get(METADATA_VERSION, -1)
 
     return max(found.sources, key=rank).cluster
@@ -269,7 +269,7 @@ def _first_cut(request: Request, tp: TopicPartition, choice: Choice) -> tuple[Ch
     return choice, _cut(request, tp, choice.replica)
 
 
-def _notes_of_sources(found: Found, revival: Revival, request: Request) -> Iterator[str]:
+def _notes_of_sources(found: FoundReplicas, revival: Revival, request: Request) -> Iterator[str]:
     clusters = {source.meta.cluster_id for source in found.sources if source.meta is not None}
     if len(clusters) > 1:
         yield f"the sources belong to {len(clusters)} clusters; the new one has the id {revival.node.cluster_id}"

@@ -43,7 +43,7 @@ from storage.log.remote_metadata import KnownSegment, RemoteMetadata
 from storage.log.scanning import scan_batches
 from storage.log.segment import parts_of
 from storage.log.segments import live_offsets
-from storage.log.snapshot import Log, LogSnapshot
+from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.log.stored_dir import stored_log
 from storage.log.tiered_log import RemotePart, TieredLog
 from storage.log.tiering import is_tiered, remote_offsets
@@ -55,7 +55,7 @@ _REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTU
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SourceDirectory:
     """One log directory. `clean`: it was shut down cleanly. `metadata`: None where it has no metadata log that can be
     read; `cluster`: what there is to know of its cluster besides topics, from that or from `bootstrap.checkpoint`.
     `problems`: what could not be read."""
@@ -76,7 +76,7 @@ class Replica:
 
     tp: TopicPartition
     path: Path
-    source: Source
+    source: SourceDirectory
     snapshot: LogSnapshot
     log_start_offset: int
     recovery_point: int
@@ -101,25 +101,25 @@ class _Opened(NamedTuple):
     """A source, and what its checkpoints say of partitions: log start offsets (None where that checkpoint is lost),
     recovery points, and the offsets that logs have reached."""
 
-    source: Source
+    source: SourceDirectory
     starts: Mapping[TopicPartition, int] | None
     points: Mapping[TopicPartition, int]
     reached: Mapping[TopicPartition, int]
 
 
-_NOTHING = Source(Path(), None, None, ClusterMetadata(), clean=False)
+_NOTHING = SourceDirectory(Path(), None, None, ClusterMetadata(), clean=False)
 _UNKNOWN = _Opened(_NOTHING, None, {}, {})  # of a partition's directory alone
 
 
 @dataclass(slots=True)
-class Found:
+class FoundReplicas:
     """All sources and replicas, in the order in which they were named."""
 
-    sources: list[Source] = field(default_factory=list)
+    sources: list[SourceDirectory] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
 
 
-def find(paths: Sequence[Path], tier: Tier | None = None) -> Found:
+def find(paths: Sequence[Path], tier: Tier | None = None) -> FoundReplicas:
     """The replicas in these directories, with their remote segments in `tier`.
 
     LogLocked when a process holds one of them; NotALogDir for a directory that is neither a log directory nor a
@@ -148,7 +148,7 @@ def find(paths: Sequence[Path], tier: Tier | None = None) -> Found:
     remote_logs = [] if tier is None else _metadata_logs([path.resolve() for path in paths])
     metadata = RemoteMetadata(lambda: remote_logs)
     replicas = [_replica(tp, path, opened[log_dir], tier, metadata) for path, (tp, log_dir) in places.items()]
-    return Found([one.source for one in opened.values()], replicas)
+    return FoundReplicas([one.source for one in opened.values()], replicas)
 
 
 def _with_metadata_together(opened: dict[Path, _Opened]) -> dict[Path, _Opened]:
@@ -205,7 +205,7 @@ def _future_logs(path: Path) -> dict[TopicPartition, Path]:
     }
 
 
-def _metadata_logs(paths: Sequence[Path]) -> list[Log]:
+def _metadata_logs(paths: Sequence[Path]) -> list[ReadableLog]:
     """The logs in these places with the events of remote segments. All replicas are read: an event that was read before
     changes nothing."""
     topic, found = names.REMOTE_LOG_METADATA_TOPIC, []
@@ -252,7 +252,7 @@ def _open(path: Path) -> _Opened:
     for tp, point in points.items():
         reached[tp] = max(point, reached.get(tp, 0))
     clean = exists(path / names.CLEAN_SHUTDOWN)
-    return _Opened(Source(path, meta, metadata, cluster, clean, tuple(problems)), starts, points, reached)
+    return _Opened(SourceDirectory(path, meta, metadata, cluster, clean, tuple(problems)), starts, points, reached)
 
 
 def _readable(read: Callable[[Path], _T], path: Path, problems: list[StorageError]) -> _T | None:
@@ -284,7 +284,7 @@ def _replica(
     def remote(first_offset: int) -> OffsetRange | None:
         return remote_offsets(first_offset, None if starts is None else start, epochs or LeaderEpochs(), lambda: tiered)
 
-    log: Log = ReadOnlyLog(tp, path, lambda: start, lambda: point, remote)
+    log: ReadableLog = ReadOnlyLog(tp, path, lambda: start, lambda: point, remote)
     if is_stored(source.path):
         log = stored_log(tp, source.path)
     elif tier is not None and tp.topic not in names.KAFKAS_OWN_TOPICS:

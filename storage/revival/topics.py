@@ -20,7 +20,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.log.tiering import TIERED_KEYS
 from storage.revival.coordinators_topics import COORDINATORS_TOPICS, partition_count
 from storage.revival.replica_choice import Choice, choose
-from storage.revival.sources import Found, Replica
+from storage.revival.sources import FoundReplicas, Replica
 
 _COORDINATORS_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 _LEAST_SEGMENT_BYTES: Final = 1 << 20  # Kafka 4.x refuses less, except as internal.segment.bytes
@@ -70,7 +70,7 @@ class TopicPlan:
 
 
 def plan_topics(
-    found: Found, replicas: Sequence[Replica], request: ConfigRequest, counts: Mapping[str, int]
+    found: FoundReplicas, replicas: Sequence[Replica], request: ConfigRequest, counts: Mapping[str, int]
 ) -> list[TopicPlan]:
     """One plan for each topic that has a replica, by name. `counts`: numbers of partitions that the user gives.
 
@@ -96,7 +96,7 @@ def plan_topics(
 
 
 def _plan(
-    found: Found, name: str, replicas: list[Replica], request: ConfigRequest, count_given: int | None
+    found: FoundReplicas, name: str, replicas: list[Replica], request: ConfigRequest, count_given: int | None
 ) -> TopicPlan:
     described = _described(found, name)
     ids = {replica.topic_id for replica in replicas if replica.topic_id is not None}
@@ -146,7 +146,7 @@ def _may_belong(replica: Replica, known: Sequence[Replica]) -> bool:
     return not any(are_two_logs(one.snapshot, replica.snapshot) for one in same)
 
 
-def _described(found: Found, name: str) -> TopicMetadata | None:
+def _described(found: FoundReplicas, name: str) -> TopicMetadata | None:
     """The topic as the latest metadata that know it describe it."""
     knowing = [source.metadata for source in found.sources if source.metadata is not None]
     knowing = [metadata for metadata in knowing if name in metadata.topics]

@@ -35,7 +35,7 @@ Decode = Callable[[memoryview, int], memoryview]
 _Key = tuple[StoredObject, int, bool]
 
 
-class BlockCache:
+class RemoteBlockCache:
     """Blocks in memory, least recently used ones given up first, and those of far places in the cache directory, where
     nothing is kept if `disk_bytes` is 0. Thread-safe."""
 
@@ -76,7 +76,7 @@ class BlockFile(RemoteFile):
         block_size: int,
         stored: Stored,
         decode: Decode | None,
-        cache: BlockCache,
+        cache: RemoteBlockCache,
     ) -> None:
         super().__init__(stored_in.name, size)
         self._object: Final = stored_in
@@ -180,7 +180,7 @@ class BlockFile(RemoteFile):
             self._cache.files.write(self._file_key(number), bytes(data) + crc32c(data).to_bytes(_CRC_BYTES, "big"))
 
 
-def open_object(stored: StoredObject, cache: BlockCache) -> RemoteFile:
+def open_object(stored: StoredObject, cache: RemoteBlockCache) -> RemoteFile:
     """An object that is a file as the broker had it: read by ranges, and from far places in blocks that are kept."""
     if stored.place.is_local:
         return ObjectFile(stored.place, stored.key, stored.size)

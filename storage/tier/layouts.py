@@ -24,7 +24,7 @@ from typing import Final
 from storage.files import leader_epochs, names
 from storage.files.names import DirKind, FileKind, FileState
 from storage.files.partition_metadata import id_bytes, id_text
-from storage.tier.object_places import Entry, Place
+from storage.tier.object_places import ListedObject, Place
 from storage.tier.remote_segments import Content, RemoteFile, RemoteSegment, TopicIdPartition
 from storage.types import MAX_OFFSET
 
@@ -35,7 +35,7 @@ _LOCAL_EPOCHS: Final = ".leader_epoch_checkpoint"
 _MOST_LEVELS: Final = 12  # of directories above a partition's: a prefix has few
 
 
-class Layout(Enum):
+class TierLayout(Enum):
     """The value is for people."""
 
     LOCAL = "LocalTieredStorage"
@@ -45,14 +45,14 @@ class Layout(Enum):
 
 # The suffixes of the objects that every segment has, and of those without which its upload was not finished.
 _EXPECTED: Final = {
-    Layout.LOCAL: (".log", ".index", ".timeindex", ".snapshot", _LOCAL_EPOCHS),
-    Layout.AIVEN: (".log", ".indexes", ".rsm-manifest"),
-    Layout.PLAIN: (".log", ".index", ".timeindex"),
+    TierLayout.LOCAL: (".log", ".index", ".timeindex", ".snapshot", _LOCAL_EPOCHS),
+    TierLayout.AIVEN: (".log", ".indexes", ".rsm-manifest"),
+    TierLayout.PLAIN: (".log", ".index", ".timeindex"),
 }
 _COMPLETE: Final = {
-    Layout.LOCAL: (".log", ".snapshot"),
-    Layout.AIVEN: (".log", ".rsm-manifest"),
-    Layout.PLAIN: (".log",),
+    TierLayout.LOCAL: (".log", ".snapshot"),
+    TierLayout.AIVEN: (".log", ".rsm-manifest"),
+    TierLayout.PLAIN: (".log",),
 }
 
 
@@ -82,7 +82,7 @@ class Wanted:
     topic_id: str | None = None
     partition: int | None = None
 
-    def has(self, found: TopicIdPartition, layout: Layout) -> bool:
+    def has(self, found: TopicIdPartition, layout: TierLayout) -> bool:
         """Whether a partition is what is looked for. Its id decides if both have one: a key prefix may be in front of
         the topic that its directory seems to have."""
         if self.partition not in (None, found.partition):
@@ -91,7 +91,7 @@ class Wanted:
             return self.topic_id == found.topic_id
         if self.topic is None or self.topic == found.topic:
             return True
-        return layout is Layout.AIVEN and found.topic.endswith(self.topic)
+        return layout is TierLayout.AIVEN and found.topic.endswith(self.topic)
 
     def may_be_below(self, name: str) -> bool:
         """Whether it is worth listing a directory, by its name."""
@@ -105,16 +105,16 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionDirectory:
+class RemoteDirectory:
     """A directory that holds a partition's segments, or some of them."""
 
     of: TopicIdPartition
     place: Place
     key: str
-    layout: Layout
+    layout: TierLayout
 
 
-def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[Entry]]) -> Iterator[PartitionDirectory]:
+def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[ListedObject]]) -> Iterator[RemoteDirectory]:
     """The directories of a place with the partitions that are wanted; `listed` lists a directory. TierUnavailable."""
     to_list: list[tuple[str, int]] = [("", 0)]
     while to_list:
@@ -124,7 +124,7 @@ def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[Entry]])
         kind = _recognised(parent, name, entries)
         if kind is not None:
             if wanted.has(*kind):
-                yield PartitionDirectory(kind[0], place, key, kind[1])
+                yield RemoteDirectory(kind[0], place, key, kind[1])
             continue
         with_id = _with_id(name)
         for entry in reversed(entries):
@@ -134,26 +134,26 @@ def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[Entry]])
             number = names.partition_number(entry.name)
             if with_id is not None and number is not None:
                 found = TopicIdPartition(*with_id, number)
-                if wanted.has(found, Layout.AIVEN):
-                    yield PartitionDirectory(found, place, inner, Layout.AIVEN)
+                if wanted.has(found, TierLayout.AIVEN):
+                    yield RemoteDirectory(found, place, inner, TierLayout.AIVEN)
             elif level < _MOST_LEVELS and wanted.may_be_below(entry.name):
                 to_list.append((inner, level + 1))
 
 
-def _recognised(parent: str, name: str, entries: Sequence[Entry]) -> tuple[TopicIdPartition, Layout] | None:
+def _recognised(parent: str, name: str, entries: Sequence[ListedObject]) -> tuple[TopicIdPartition, TierLayout] | None:
     files = [entry.name for entry in entries if entry.size is not None]
     if any(map(_SEGMENT.fullmatch, files)):
         number, with_id = names.partition_number(name), _with_id(parent)
         if number is not None and with_id is not None:
-            return TopicIdPartition(*with_id, number), Layout.AIVEN
+            return TopicIdPartition(*with_id, number), TierLayout.AIVEN
         with_id = _with_id(name)
         plain = with_id and names.parse_dir(with_id[0]).partition
         if with_id and plain:
-            return TopicIdPartition(plain.topic, with_id[1], plain.partition), Layout.LOCAL
+            return TopicIdPartition(plain.topic, with_id[1], plain.partition), TierLayout.LOCAL
     if any((parsed := names.parse_segment_file(file)) and parsed.kind is FileKind.LOG for file in files):
         directory = names.parse_dir(name)
         if directory.kind is DirKind.PARTITION and directory.partition is not None:
-            return TopicIdPartition(directory.partition.topic, None, directory.partition.partition), Layout.PLAIN
+            return TopicIdPartition(directory.partition.topic, None, directory.partition.partition), TierLayout.PLAIN
     return None
 
 
@@ -165,14 +165,14 @@ def _with_id(name: str) -> tuple[str, str] | None:
 
 
 def segments(
-    of: TopicIdPartition, directories: Sequence[PartitionDirectory], opened: Opener, manifested: Loader
+    of: TopicIdPartition, directories: Sequence[RemoteDirectory], opened: Opener, manifested: Loader
 ) -> list[RemoteSegment]:
     """The segments of a partition in these directories, ascending. `opened` makes the file that an object is;
     `manifested` says what a segment with a manifest has, by its id, base offset and objects by suffix.
     TierUnavailable."""
     found: list[RemoteSegment] = []
     # An upload's objects may be in several directories: a key prefix may have been changed.
-    uploads: dict[tuple[Layout, int, str], dict[str, StoredObject]] = defaultdict(dict)
+    uploads: dict[tuple[TierLayout, int, str], dict[str, StoredObject]] = defaultdict(dict)
     for directory in directories:
         plain: dict[str, StoredObject] = {}
         for entry in directory.place.entries(directory.key):
@@ -180,14 +180,14 @@ def segments(
                 continue
             key = f"{directory.key}/{entry.name}".lstrip("/")
             stored = StoredObject(directory.place, key, entry.size, entry.version)
-            if directory.layout is Layout.PLAIN:
+            if directory.layout is TierLayout.PLAIN:
                 plain[entry.name] = stored
             elif (match := _SEGMENT.fullmatch(entry.name)) and int(match[1]) <= MAX_OFFSET:
                 uploads[directory.layout, int(match[1]), match[2]].setdefault(match[3], stored)
         found += _plain_segments(of, plain, opened)
     for (layout, base, segment_id), objects in uploads.items():
         name = next(iter(objects.values())).name.rpartition(".")[0]
-        if layout is Layout.AIVEN:
+        if layout is TierLayout.AIVEN:
             load = partial(manifested, of, segment_id, base, objects)
         else:
             load = partial(_local_content, objects, opened)
@@ -201,7 +201,7 @@ def _segment(
     base: int,
     name: str,
     load: Callable[[], Content],
-    layout: Layout,
+    layout: TierLayout,
     objects: Mapping[str, StoredObject],
 ) -> RemoteSegment:
     return RemoteSegment(
@@ -233,7 +233,7 @@ def _plain_segments(of: TopicIdPartition, files: Mapping[str, StoredObject], ope
             objects[FileKind.PRODUCER_SNAPSHOT.value] = files[snapshot]
         name = objects[FileKind.LOG.value].name.rpartition(".")[0]
         load = partial(_plain_content, base, after, objects, files.get(names.LEADER_EPOCH_CHECKPOINT), opened)
-        yield _segment(of, None, base, name, load, Layout.PLAIN, objects)
+        yield _segment(of, None, base, name, load, TierLayout.PLAIN, objects)
 
 
 def _plain_content(

@@ -21,7 +21,7 @@ from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.names import FileKind
 from storage.files.small_files import MOST_ENTRIES_BYTES
 from storage.format.compression import Codec, OutputFull, decompress, decompress_into
-from storage.tier.blocks import BlockCache, BlockFile, Decode
+from storage.tier.blocks import BlockFile, Decode, RemoteBlockCache
 from storage.tier.data_keys import OVERHEAD_BYTES, DataKeys, Decrypt
 from storage.tier.layouts import Opener, StoredObject
 from storage.tier.remote_segments import Content, RemoteFile, TopicIdPartition
@@ -130,7 +130,7 @@ def content(
     *,
     opened: Opener,
     keys: DataKeys,
-    cache: BlockCache,
+    cache: RemoteBlockCache,
 ) -> Content:
     """What a segment's objects hold, given by suffix. Raises as `read`, and TierUnavailable without a manifest."""
     manifest = objects.get(MANIFEST)
@@ -199,7 +199,9 @@ def _metadata(
     return end, LeaderEpochs(tuple(sorted(epochs, key=lambda entry: entry.epoch)))
 
 
-def _log(fields: _Fields, log: StoredObject, secret: _Secret | None, opened: Opener, cache: BlockCache) -> RemoteFile:
+def _log(
+    fields: _Fields, log: StoredObject, secret: _Secret | None, opened: Opener, cache: RemoteBlockCache
+) -> RemoteFile:
     index = fields.needed("chunkIndex")
     compressed = fields.flag("compression")
     size = index.number("originalFileSize", _MOST_LOG_BYTES)
@@ -293,7 +295,7 @@ def decode_sizes(data: bytes) -> NDArray[np.int64] | None:
 
 
 def _index(
-    listed: _Fields, key: str, indexes: StoredObject, secret: _Secret | None, cache: BlockCache
+    listed: _Fields, key: str, indexes: StoredObject, secret: _Secret | None, cache: RemoteBlockCache
 ) -> RemoteFile | None:
     """A part of the indexes object; None where the manifest has none."""
     part = listed.fields(key)

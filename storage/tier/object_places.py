@@ -36,7 +36,7 @@ _O_NOATIME: Final[int] = getattr(os, "O_NOATIME", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListedObject:
     """What a listing says of a name. `size`: bytes of an object, None for a directory. `version`: differs for an object
     that replaces another one of the same name, as far as the place can tell."""
 
@@ -59,7 +59,7 @@ class Place(ABC):
         return f"{self.name.rstrip('/')}/{key}" if key else self.name
 
     @abstractmethod
-    def entries(self, key: str) -> list[Entry]:
+    def entries(self, key: str) -> list[ListedObject]:
         """What is directly in a directory, which the empty key is too, by name; empty where there is nothing.
         TierUnavailable."""
 
@@ -97,14 +97,14 @@ class Place(ABC):
             raise TierUnavailable(f"cannot be {request}", path=self.object_name(key), found=reason) from error
 
 
-class Directory(Place):
+class DirectoryPlace(Place):
     """A directory: a backend's own (LocalTieredStorage, Aiven's filesystem), a mounted bucket, or a copy of one."""
 
     def __init__(self, name: str) -> None:
         self._root: Final = Path(os.path.realpath(name))  # a person has named it
         super().__init__(name, self._root.parts, is_local=True)
 
-    def entries(self, key: str) -> list[Entry]:
+    def entries(self, key: str) -> list[ListedObject]:
         with self._plainly(key):
             try:
                 fd = self._open(key, os.O_RDONLY | os.O_DIRECTORY)
@@ -169,17 +169,17 @@ class Directory(Place):
             return open_below(self._root, key, flags | os.O_CLOEXEC)
 
 
-def _entry(found: os.DirEntry[str]) -> Entry | None:
+def _entry(found: os.DirEntry[str]) -> ListedObject | None:
     try:
         status = found.stat(follow_symlinks=False)
     except FileNotFoundError:  # removed since it was listed
         return None
     if stat.S_ISDIR(status.st_mode):
-        return Entry(found.name, None)
-    return Entry(found.name, status.st_size, str(status.st_mtime_ns)) if stat.S_ISREG(status.st_mode) else None
+        return ListedObject(found.name, None)
+    return ListedObject(found.name, status.st_size, str(status.st_mtime_ns)) if stat.S_ISREG(status.st_mode) else None
 
 
-class Url(Place):
+class UrlPlace(Place):
     """A URL, by fsspec (extra `store`). Settings of its backend are those that it takes from the environment
     (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …) and from fsspec's configuration files. `parameters`: of each upload, as the
     backend takes them (`StorageClass`). TierUnavailable where a package is missing."""
@@ -193,7 +193,7 @@ class Url(Place):
         self._lock: Final = threading.Lock()
         self._opened: tuple[int, Any, str] | None = None  # guarded by the lock
 
-    def entries(self, key: str) -> list[Entry]:
+    def entries(self, key: str) -> list[ListedObject]:
         def request(system: Any, path: str) -> Any:
             try:
                 return system.ls(path, detail=True)
@@ -206,10 +206,10 @@ class Url(Place):
         for info in self._repeated("listed", key, request):
             name = str(info["name"]).rstrip("/").rpartition("/")[2]
             if info["type"] == "directory":
-                entries.append(Entry(name, None))
+                entries.append(ListedObject(name, None))
             elif name and info["type"] == "file" and isinstance(info.get("size"), int):
                 version = info.get("ETag") or info.get("etag") or info.get("mtime") or info.get("LastModified")
-                entries.append(Entry(name, info["size"], str(version or "")))
+                entries.append(ListedObject(name, info["size"], str(version or "")))
         return sorted(entries, key=lambda entry: entry.name)
 
     def read(self, key: str, position: int, size: int) -> bytes:
@@ -298,7 +298,7 @@ def _import_backend(name: str, scheme: str) -> None:
 
 def open_place(name: str, parameters: Mapping[str, str] | None = None) -> Place:
     """The place that a person names: a URL with `://` in it, or else a directory. It is first looked at when used.
-    `parameters`, TierUnavailable: as `Url`."""
+    `parameters`, TierUnavailable: as `UrlPlace`."""
     if name.startswith("file://"):
-        return Directory(name.removeprefix("file://"))
-    return Url(name, parameters or {}) if "://" in name else Directory(name)
+        return DirectoryPlace(name.removeprefix("file://"))
+    return UrlPlace(name, parameters or {}) if "://" in name else DirectoryPlace(name)

@@ -14,10 +14,10 @@ from typing import Final
 
 from storage.errors import StorageError
 from storage.tier import manifests
-from storage.tier.blocks import BlockCache, open_object
+from storage.tier.blocks import RemoteBlockCache, open_object
 from storage.tier.data_keys import DataKeys
-from storage.tier.layouts import Layout, PartitionDirectory, StoredObject, Wanted, find, segments
-from storage.tier.object_places import Entry, Place, open_place
+from storage.tier.layouts import RemoteDirectory, StoredObject, TierLayout, Wanted, find, segments
+from storage.tier.object_places import ListedObject, Place, open_place
 from storage.tier.remote_segments import RemoteFile, RemoteSegment, TopicIdPartition
 
 _STALE_SECONDS: Final = 15.0  # what is above the partitions' directories is listed again after this
@@ -32,15 +32,15 @@ class Tier:
     """
 
     def __init__(
-        self, places: Sequence[str], keys: Mapping[str, Path] | None = None, cache: BlockCache | None = None
+        self, places: Sequence[str], keys: Mapping[str, Path] | None = None, cache: RemoteBlockCache | None = None
     ) -> None:
         self.places: Final[tuple[Place, ...]] = tuple(map(open_place, places))
         self._named: Final = (tuple(places), tuple(sorted((keys or {}).items())))
         self._keys: Final = DataKeys(keys or {})
-        self._cache: Final = cache or BlockCache()
+        self._cache: Final = cache or RemoteBlockCache()
         self._connecting: Final[list[threading.Thread]] = []  # of the thread that calls `connect`
         self._lock: Final = threading.Lock()
-        self._listed: dict[tuple[Place, str], tuple[float, list[Entry]]] = {}  # guarded by the lock
+        self._listed: dict[tuple[Place, str], tuple[float, list[ListedObject]]] = {}  # guarded by the lock
 
     # Tasks of other processes are sent it, and open the places anew.
     def __reduce__(self) -> tuple[type[Tier], tuple[tuple[str, ...], dict[str, Path]]]:
@@ -92,20 +92,20 @@ class Tier:
         """All partitions of which something is in the places, ascending. Lists every directory. TierUnavailable."""
         return sorted(self._directories(Wanted()), key=lambda of: (of.topic, of.partition, of.topic_id or ""))
 
-    def _directories(self, wanted: Wanted) -> dict[TopicIdPartition, list[PartitionDirectory]]:
-        found: dict[TopicIdPartition, list[PartitionDirectory]] = defaultdict(list)
+    def _directories(self, wanted: Wanted) -> dict[TopicIdPartition, list[RemoteDirectory]]:
+        found: dict[TopicIdPartition, list[RemoteDirectory]] = defaultdict(list)
         for place in self.places:
             for directory in find(place, wanted, partial(self._entries, place)):
                 of = directory.of
                 if wanted.topic_id == of.topic_id and wanted.topic is not None:
                     of = replace(of, topic=wanted.topic)
-                elif directory.layout is Layout.AIVEN:
+                elif directory.layout is TierLayout.AIVEN:
                     of = replace(of, topic=self._topic_of(directory))
                 if wanted.topic in (None, of.topic):
                     found[of].append(directory)
         return found
 
-    def _topic_of(self, directory: PartitionDirectory) -> str:
+    def _topic_of(self, directory: RemoteDirectory) -> str:
         """The topic of a partition in Aiven's layout: its directory's name may have a key prefix in front."""
         for entry in self._entries(directory.place, directory.key):
             if entry.size is not None and entry.name.endswith(manifests.MANIFEST):
@@ -116,7 +116,7 @@ class Tier:
                     return manifests.topic_of(stored, self._opened) or directory.of.topic
         return directory.of.topic
 
-    def _entries(self, place: Place, key: str) -> list[Entry]:
+    def _entries(self, place: Place, key: str) -> list[ListedObject]:
         now = time.monotonic()
         with self._lock:
             listed = self._listed.get((place, key))

@@ -17,7 +17,7 @@ from storage.files.names import FileKind
 from storage.files.transaction_index import TransactionIndex
 from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.format.control_records import ControlType
-from storage.log.intact import Break, Fault, walk
+from storage.log.intact import Break, BreakReason, walk
 from storage.log.segment import Segment
 from storage.progress import Progress
 from storage.verify.batch_audit import BatchAudit, ProducerTrail
@@ -26,13 +26,13 @@ from storage.verify.index_audit import IndexAudit, LoadedIndexes
 
 _MAX_POSITION = 2**31 - 1
 _KINDS = {
-    Fault.CRC: FaultKind.BATCH_CRC,
-    Fault.CUT_OFF: FaultKind.BATCH_CUT_OFF,
-    Fault.LENGTH: FaultKind.BATCH_LENGTH,
-    Fault.ZEROS: FaultKind.LOG_ZEROS,
-    Fault.GARBAGE: FaultKind.LOG_GARBAGE,
-    Fault.ORDER: FaultKind.BATCH_ORDER,
-    Fault.RANGE: FaultKind.BATCH_RANGE,
+    BreakReason.CRC: FaultKind.BATCH_CRC,
+    BreakReason.CUT_OFF: FaultKind.BATCH_CUT_OFF,
+    BreakReason.LENGTH: FaultKind.BATCH_LENGTH,
+    BreakReason.ZEROS: FaultKind.LOG_ZEROS,
+    BreakReason.GARBAGE: FaultKind.LOG_GARBAGE,
+    BreakReason.ORDER: FaultKind.BATCH_ORDER,
+    BreakReason.RANGE: FaultKind.BATCH_RANGE,
 }
 
 
@@ -115,7 +115,7 @@ def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:
 def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findings) -> None:
     """Reports damage; or, at the end of a log that was not closed, a torn tail."""
     size = broken.end - broken.position
-    torn = not (plan.sealed or plan.settled or broken.behind or broken.fault is Fault.ORDER)
+    torn = not (plan.sealed or plan.settled or broken.behind or broken.fault is BreakReason.ORDER)
     if not plan.checked:
         recovery = "leaves it: it is below the recovery point; readers fail there"
     else:

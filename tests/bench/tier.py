@@ -27,8 +27,8 @@ from kafkafs.reading.selection import Question
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
-from storage.tier.blocks import BlockCache
-from storage.tier.object_places import Directory, Url
+from storage.tier.blocks import RemoteBlockCache
+from storage.tier.object_places import DirectoryPlace, UrlPlace
 from storage.tier.remote_segments import RemoteSegment
 from storage.tier.tier import Tier
 from storage.types import TopicPartition
@@ -78,16 +78,16 @@ def measure(context):
     for _ in range(context.runs):
         _cold_read(context, made_at)
         _alone(context, packed)
-        _last(context, made_at, Directory, str(made_at / "tier"), "a directory")
+        _last(context, made_at, DirectoryPlace, str(made_at / "tier"), "a directory")
     with _bucket(made_at / "tier") as url:
         for _ in range(0 if url is None else context.runs):
-            _last(context, made_at, Url, str(url), "moto's S3")
+            _last(context, made_at, UrlPlace, str(url), "moto's S3")
 
 
 @contextmanager
 def _opened(made_at, place):
     with tempfile.TemporaryDirectory(dir=data.CACHE) as cache:
-        yield Tier([place], {"key": made_at / "key.pem"}, BlockCache(directory=Path(cache)))
+        yield Tier([place], {"key": made_at / "key.pem"}, RemoteBlockCache(directory=Path(cache)))
 
 
 def _logs(tier):

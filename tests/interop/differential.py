@@ -29,7 +29,7 @@ from storage.compaction.partition_compaction import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError
 from storage.files import checkpoints, names
-from storage.log.intact import Fault, walk
+from storage.log.intact import BreakReason, walk
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
 from storage.types import MAX_OFFSET, TopicPartition
@@ -337,10 +337,12 @@ def _not_comparable(directory, recovery_point):
         breaks = walk(segment, ignore_batches, lambda *_: None).breaks
         if row < first or recovery_point == MAX_OFFSET:
             data = segment.log.path.read_bytes()
-            if any(_is_old_and_compressed(data[found.position :]) for found in breaks if found.fault is Fault.CRC):
+            if any(
+                _is_old_and_compressed(data[found.position :]) for found in breaks if found.fault is BreakReason.CRC
+            ):
                 return UPSET
         elif breaks:
-            return DESCENT if breaks[0].fault is Fault.ORDER else None
+            return DESCENT if breaks[0].fault is BreakReason.ORDER else None
     return None
 
 

@@ -81,7 +81,7 @@ class ExportedRange:
     lost: tuple[OffsetRange, ...] = ()
 
 
-class Form(NamedTuple):
+class ExportForm(NamedTuple):
     """What all files of an export have in common: whether they have a column of headers, the isolation level (its text)
     with which they were read, and the id of the schema whose fields are columns (None: values are bytes)."""
 
@@ -102,7 +102,7 @@ class ExportSet:
     files: tuple[ExportFile, ...]
     ranges: tuple[ExportedRange, ...]
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
-    form: Form | None = None
+    form: ExportForm | None = None
 
     def to_json(self) -> bytes:
         """The content of the set's file."""
@@ -142,7 +142,7 @@ class ExportSet:
                 number=document["set"],
                 form=None
                 if form is None
-                else Form(bool(form["headers"]), str(form["isolation"]), form.get("value_schema")),
+                else ExportForm(bool(form["headers"]), str(form["isolation"]), form.get("value_schema")),
                 files=tuple(ExportFile(**file) for file in document["files"]),
                 ranges=tuple(
                     ExportedRange(
@@ -187,7 +187,7 @@ class CommitList:
             raise LogLocked("another export is writing here", path=directory, found=error.found) from None
         try:
             self.positions: dict[TopicPartition, Position] = {}
-            self.form: Form | None = None  # of the exported files
+            self.form: ExportForm | None = None  # of the exported files
             self._number = 1
             self._recover()
         except BaseException:
@@ -206,7 +206,7 @@ class CommitList:
         return staging
 
     def commit(
-        self, files: Iterable[ExportFile], ranges: Iterable[ExportedRange], form: Form | None = None
+        self, files: Iterable[ExportFile], ranges: Iterable[ExportedRange], form: ExportForm | None = None
     ) -> ExportSet:
         """Commits the staged files: steps 2 to 7. `form`: None for the form of the earlier sets.
 

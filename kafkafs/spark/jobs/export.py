@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkafs.reading.split_reader import Split, read_split
-from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportSet, Form, Position
+from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportForm, ExportSet, Position
 from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
 from kafkafs.spark.jobs.tasks import run_tasks
@@ -70,9 +70,9 @@ class ExportOptions:
         if self.compression not in COMPRESSIONS:
             raise ValueError(f"unknown compression {self.compression!r}; expected one of {', '.join(COMPRESSIONS)}")
 
-    def form(self, value_schema: int | None) -> Form:
+    def form(self, value_schema: int | None) -> ExportForm:
         """What all exports to a directory have in common."""
-        return Form(self.headers, self.isolation.value, value_schema)
+        return ExportForm(self.headers, self.isolation.value, value_schema)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -234,7 +234,7 @@ def export_splits(task: ExportTask) -> Outcome:
 
 
 def _typed(
-    source: Path, target: Path, chosen: Sequence[TopicPartition], before: Form | None, options: ExportOptions
+    source: Path, target: Path, chosen: Sequence[TopicPartition], before: ExportForm | None, options: ExportOptions
 ) -> TypedForm:
     """The schema by which values are read: that of the files that are there, otherwise the newest."""
     from kafkafs.arrow.typed_values import typed_form
@@ -321,7 +321,7 @@ def _commit(
     outcomes: Sequence[Outcome],
     fresh: dict[TopicPartition, _Fresh],
     options: ExportOptions,
-    form: Form,
+    form: ExportForm,
 ) -> ExportSet:
     """Commits a set: the files of its tasks, and the quarantine table of their damage."""
     files = [file for outcome in outcomes for file in outcome.files]
@@ -375,7 +375,7 @@ def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRang
     )
 
 
-def _other_form(there: Form | None, wanted: Form | str, path: Path) -> NotPermitted:
+def _other_form(there: ExportForm | None, wanted: ExportForm | str, path: Path) -> NotPermitted:
     """Readers take a table's columns from any of its files: in a mixture, headers would be read or not by chance."""
     return NotPermitted(
         "the earlier exports to this directory have another form",

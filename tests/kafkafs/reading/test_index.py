@@ -14,8 +14,8 @@ from kafkafs.tree import services
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.compression import Codec
 from storage.log.log_dir import LogDir
-from storage.tier.blocks import BlockCache
-from storage.tier.object_places import Directory
+from storage.tier.blocks import RemoteBlockCache
+from storage.tier.object_places import DirectoryPlace
 from storage.tier.tier import Tier
 from tests.kafkafs.reading.kept_files import damaged, with_columns
 from tests.kafkafs.reading.test_damage import batches
@@ -306,7 +306,7 @@ def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path, monkeypatch, e
 def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(cache, monkeypatch, tmp_path):
     """And an object that is another one than before: by its time here, by its ETag in a bucket."""
     asked = []
-    make, read = Directory.__init__, Directory.read
+    make, read = DirectoryPlace.__init__, DirectoryPlace.read
 
     def far(place, name):
         make(place, name)
@@ -318,14 +318,14 @@ def test_in_a_far_tier_a_later_mount_reads_only_where_the_log_begins(cache, monk
         return read(place, key, position, size)
 
     monkeypatch.setattr(store, "LEAST_BYTES", 1)
-    monkeypatch.setattr(Directory, "__init__", far)
-    monkeypatch.setattr(Directory, "read", noted)
+    monkeypatch.setattr(DirectoryPlace, "__init__", far)
+    monkeypatch.setattr(DirectoryPlace, "read", noted)
     place = copied(TIERS / "tier-aiven-enc", tmp_path / "tier")
 
     def look(blocks):
         """The size of the file, and which segments were read for it."""
         asked.clear()
-        tier = Tier([str(place)], KEYS, BlockCache(directory=tmp_path / blocks))
+        tier = Tier([str(place)], KEYS, RemoteBlockCache(directory=tmp_path / blocks))
         options = TreeOptions(index_bytes=1 << 20, index_dir=cache)
         tree = Tree(LogDir.open_read_only(TIERS / "log", tier=tier), options)
         tree.start()

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from kafkafs.schemas.registry import Reference, State, context_of, name_in_context, qualified
-from kafkafs.schemas.registry_replay import Limits, RegistryReplay
+from kafkafs.schemas.registry_replay import RegistryLimits, RegistryReplay
 from kafkafs.schemas.sources import FileSchemas, LogSchemas, import_line, schemas_at
 from storage.errors import CorruptData
 from storage.format.block import Record
@@ -206,7 +206,7 @@ def test_broken_records_are_skipped(tmp_path, caplog):
 
 
 def test_limits():
-    small = Limits(text_bytes=10, versions=2, all_bytes=100)
+    small = RegistryLimits(text_bytes=10, versions=2, all_bytes=100)
     replay = RegistryReplay(small)
 
     def apply(record):
@@ -231,7 +231,7 @@ def test_limits():
 
 
 def test_what_a_version_holds_besides_its_text_counts():
-    replay = RegistryReplay(Limits(all_bytes=2000))
+    replay = RegistryReplay(RegistryLimits(all_bytes=2000))
     plain = schema_record("a", 1, 1)
     assert plain.value is not None
     more = json.dumps({**json.loads(plain.value), "ruleSet": {"domainRules": [{}] * 40}}).encode()

@@ -22,7 +22,7 @@ AT = "/my.topic-1/12"
         ("/", paths.Root()),
         ("/@groups/a%2Fb/t", paths.GroupTopic("a/b", "t")),
         ("/@groups/%/t/3", paths.GroupOffset("", TopicPartition("t", 3))),
-        ("/__consumer_offsets", paths.Topic("__consumer_offsets")),
+        ("/__consumer_offsets", paths.TopicPath("__consumer_offsets")),
         ("/t/@append", paths.Append("t", jsonl=False)),
         (f"{AT}/@append.jsonl", paths.Append(TP, jsonl=True)),
         (f"{AT}/messages.jsonl", paths.RangePath(TP, None, "jsonl")),

@@ -16,7 +16,7 @@ from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.schemas.registry import AVRO, Registry, Schema
-from kafkafs.spark.jobs.commits import Form, committed_sets
+from kafkafs.spark.jobs.commits import ExportForm, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
 from storage.errors import InvalidConfig, NotPermitted
 from storage.format.block import Record
@@ -218,7 +218,7 @@ def test_export(spark, tmp_path):
     schemas.append([third])
     send(encoded(3, V3, {"id": 3, "more": "z", "late": 2.5}))
     assert export(spark, log, out, [TP], options).messages == 1
-    assert {done.form for done in committed_sets(out)} == {Form(False, "read_uncommitted", 2)}
+    assert {done.form for done in committed_sets(out)} == {ExportForm(False, "read_uncommitted", 2)}
 
     rows = sorted(dataset.dataset(out, partitioning="hive").to_table().to_pylist(), key=lambda row: row["offset"])
     assert [row["value"] for row in rows] == [

@@ -9,7 +9,7 @@ from storage.files.log_file import LogFile
 from storage.format import decode_kernel
 from storage.format.batches import BATCH_HEADER_SIZE
 from storage.format.compression import Codec, compress
-from storage.log.intact import Budget, Fault, Undecided, Walk, intact_batch, walk
+from storage.log.intact import BreakReason, Budget, Undecided, Walk, intact_batch, walk
 from storage.log.reader import find_batch, read_blocks
 from storage.log.scanning import scan_batches
 from storage.log.segment import Segment
@@ -155,14 +155,14 @@ def walked(one, end_offset=1 << 40):
 @pytest.mark.parametrize(
     ("hurt", "fault"),
     [
-        (THIRD[:80] + b"#" + THIRD[81:], Fault.CRC),
-        (THIRD[:8] + b"\0\0\0\1" + THIRD[12:], Fault.LENGTH),
-        (THIRD[:8] + b"\0\0\0\x12" + THIRD[12:], Fault.LENGTH),
-        (THIRD[:8] + b"\x7f\0\0\0" + THIRD[12:], Fault.CUT_OFF),
-        (THIRD[:16] + b"\x09" + THIRD[17:80] + b"#" + THIRD[81:], Fault.GARBAGE),
-        (bytes(SIZE), Fault.ZEROS),
-        (b"what is this?" * 9, Fault.GARBAGE),
-        (THIRD[:-5], Fault.CRC),
+        (THIRD[:80] + b"#" + THIRD[81:], BreakReason.CRC),
+        (THIRD[:8] + b"\0\0\0\1" + THIRD[12:], BreakReason.LENGTH),
+        (THIRD[:8] + b"\0\0\0\x12" + THIRD[12:], BreakReason.LENGTH),
+        (THIRD[:8] + b"\x7f\0\0\0" + THIRD[12:], BreakReason.CUT_OFF),
+        (THIRD[:16] + b"\x09" + THIRD[17:80] + b"#" + THIRD[81:], BreakReason.GARBAGE),
+        (bytes(SIZE), BreakReason.ZEROS),
+        (b"what is this?" * 9, BreakReason.GARBAGE),
+        (THIRD[:-5], BreakReason.CRC),
     ],
 )
 def test_behind_damage_it_goes_on(tmp_path, hurt, fault):
@@ -178,7 +178,7 @@ def test_a_sound_segment_and_one_with_a_tail(tmp_path):
     assert (seen, result) == ([0, 3, 6, 9, 12, 15], Walk((), 18))
     seen, result, ((broken, offset),) = walked(segment(tmp_path, *BATCHES[:-1], BATCHES[5][:-1]))
     assert len(seen) == 5
-    assert (broken.fault, broken.intact_behind, broken.end) == (Fault.CUT_OFF, False, 6 * SIZE - 1)
+    assert (broken.fault, broken.intact_behind, broken.end) == (BreakReason.CUT_OFF, False, 6 * SIZE - 1)
     assert (offset, result.next_offset) == (15, 15)
 
 
@@ -187,14 +187,18 @@ def test_offsets_that_fall_are_a_break_of_no_bytes(tmp_path, offset):
     high = batch([record(0)], offset)
     seen, result, ((broken, following),) = walked(segment(tmp_path, *BATCHES[:2], high, *BATCHES[2:]))
     assert seen == [0, 3, offset, 6, 9, 12, 15]
-    assert (broken.fault, broken.position, broken.end) == (Fault.ORDER, 2 * SIZE + len(high), 2 * SIZE + len(high))
+    assert (broken.fault, broken.position, broken.end) == (
+        BreakReason.ORDER,
+        2 * SIZE + len(high),
+        2 * SIZE + len(high),
+    )
     assert (broken.offset, following, result.next_offset) == (offset + 1, 6, offset + 1)
 
 
 def test_an_offset_below_the_segment_is_a_break(tmp_path):
     seen, _, ((broken, offset),) = walked(segment(tmp_path, THIRD, BATCHES[0], BATCHES[3], base=6))
     assert seen == [6, 9]
-    assert (broken.fault, broken.position, broken.end, offset) == (Fault.RANGE, SIZE, 2 * SIZE, 9)
+    assert (broken.fault, broken.position, broken.end, offset) == (BreakReason.RANGE, SIZE, 2 * SIZE, 9)
 
 
 def test_a_copy_of_a_log_in_a_damaged_message_is_not_taken_for_this_log(tmp_path):
@@ -213,7 +217,7 @@ def test_old_formats(tmp_path, magic):
     parts[2] = parts[2][:40] + b"#" + parts[2][41:]
     seen, result, ((broken, offset),) = walked(segment(tmp_path, *parts))
     assert seen == [0, 1, 3, -1]
-    assert (broken.fault, offset, result.next_offset) == (Fault.CRC, 3, 7)
+    assert (broken.fault, offset, result.next_offset) == (BreakReason.CRC, 3, 7)
     parts[2] = parts[2][:8] + b"\x7f" + parts[2][9:]
     assert walked(segment(tmp_path, *parts))[0] == [0, 1, 3, -1]
 
@@ -223,7 +227,7 @@ def test_intact_batches_behind_a_length_of_zero_are_seen(tmp_path, end_offset):
     one = segment(tmp_path, *BATCHES[:2], THIRD[:8] + bytes(4) + THIRD[12:], *BATCHES[3:])
     seen, _, ((broken, _),) = walked(one, end_offset=end_offset)
     assert seen == [0, 3, 9, 12, 15]
-    assert (broken.fault, broken.end, broken.intact_behind) == (Fault.ZEROS, 3 * SIZE, True)
+    assert (broken.fault, broken.end, broken.intact_behind) == (BreakReason.ZEROS, 3 * SIZE, True)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from storage.log.remote_lineage import Candidate, Slice, behind_deleted, counted
 from storage.log.remote_metadata import RemoteMetadata, RemoteState, ascending_epochs, metadata_partition
 from storage.log.scanning import scan_batches
 from storage.log.tiering import remote_offsets
-from storage.tier.object_places import Directory
+from storage.tier.object_places import DirectoryPlace
 from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.upkeep.kept_segments import TIERED
 from storage.upkeep.partition_retention import preview_partition, retain_partition
@@ -145,14 +145,14 @@ def test_a_tier_that_is_away_is_an_error_for_its_part_and_is_tried_again(now, tm
 def test_manifests_are_read_side_by_side(monkeypatch, tmp_path):
     """Without the broker's metadata each is needed: all are asked for before the first is there."""
     directory = copied(TIERS / "log", tmp_path / "log", metadata=False)
-    there, read = Barrier(7), Directory.read
+    there, read = Barrier(7), DirectoryPlace.read
 
     def waiting(place, key, position, size):
         if key.endswith(".rsm-manifest"):
             there.wait(30)
         return read(place, key, position, size)
 
-    monkeypatch.setattr(Directory, "read", waiting)
+    monkeypatch.setattr(DirectoryPlace, "read", waiting)
     snapshot = opened(directory, TIERS / "tier-aiven").log(GONE).snapshot()
     assert [segment.base_offset for segment in snapshot.segments[:-1]] == [0, 233, 482, 719, 967, 1006, 1243]
     assert not there.broken
@@ -161,13 +161,13 @@ def test_manifests_are_read_side_by_side(monkeypatch, tmp_path):
 @requires_fixtures
 @pytest.mark.parametrize("layout", ["tier-local", "tier-aiven-enc"])
 def test_the_last_messages_need_the_last_segment_alone(layout, monkeypatch):
-    asked, read = [], Directory.read
+    asked, read = [], DirectoryPlace.read
 
     def noted(place, key, position, size):
         asked.append(Path(key).name[:20])
         return read(place, key, position, size)
 
-    monkeypatch.setattr(Directory, "read", noted)
+    monkeypatch.setattr(DirectoryPlace, "read", noted)
     snapshot = opened(TIERS / "log", TIERS / layout).log(GONE).snapshot()
     blocks = read_range(snapshot, snapshot.log_end_offset - 10)
     assert [offset for block in blocks for offset in block.offset.tolist()] == list(range(1250, 1260))

@@ -14,9 +14,9 @@ import pytest
 from storage.errors import CorruptData, InvalidConfig, StorageError, TierUnavailable, UnsupportedFormat
 from storage.files.names import FileKind
 from storage.tier import manifests
-from storage.tier.blocks import BlockCache
+from storage.tier.blocks import RemoteBlockCache
 from storage.tier.manifests import decode_sizes
-from storage.tier.object_places import Directory, Url, open_place
+from storage.tier.object_places import DirectoryPlace, UrlPlace, open_place
 from storage.tier.tier import Tier
 from tests.storage.tier.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.damaged_bytes import flip_middle
@@ -126,8 +126,8 @@ def test_a_name_that_ends_with_no_id_is_none_of_a_tier(tmp_path):
 
 def test_what_names_a_place():
     for name in ("tier", "/backups/tier", "file:///backups/tier"):
-        assert isinstance(open_place(name), Directory), name
-    assert isinstance(open_place(URL), Url)
+        assert isinstance(open_place(name), DirectoryPlace), name
+    assert isinstance(open_place(URL), UrlPlace)
 
 
 def test_parts_in_two_places_are_one_segment(tmp_path):
@@ -430,7 +430,7 @@ class Requests:
     def __init__(self, monkeypatch):
         self.read = []
         self.listed = []
-        read, entries = Url.read, Url.entries
+        read, entries = UrlPlace.read, UrlPlace.entries
 
         def noted_read(url, key, position, size):
             self.read.append(key)
@@ -440,8 +440,8 @@ class Requests:
             self.listed.append(key)
             return entries(url, key)
 
-        monkeypatch.setattr(Url, "read", noted_read)
-        monkeypatch.setattr(Url, "entries", noted_entries)
+        monkeypatch.setattr(UrlPlace, "read", noted_read)
+        monkeypatch.setattr(UrlPlace, "entries", noted_entries)
 
     def new(self):
         """How many reads there were since."""
@@ -470,7 +470,7 @@ def requests(bucket, monkeypatch):
 
 
 def tier(layout, cache):
-    return Tier([f"{URL}/{layout}"], KEYS, BlockCache(directory=cache))
+    return Tier([f"{URL}/{layout}"], KEYS, RemoteBlockCache(directory=cache))
 
 
 @pytest.mark.parametrize("layout", ["tier-local", "tier-aiven-enc"])
@@ -528,7 +528,7 @@ def test_each_block_is_decoded_once_when_memory_is_short(monkeypatch, tmp_path):
         return decompress_into(*arguments)
 
     monkeypatch.setattr(manifests, "decompress_into", noted)
-    cache = BlockCache(memory_bytes=20_000, directory=tmp_path)  # of chunks of 16,384 bytes
+    cache = RemoteBlockCache(memory_bytes=20_000, directory=tmp_path)  # of chunks of 16,384 bytes
     (segment, *_) = Tier([f"{URL}/tier-aiven-enc"], KEYS, cache).segments("two", 0)
     log = log_of(segment)
     assert log.size > 3 * 16_384
