@@ -37,7 +37,8 @@ class Producer(NamedTuple):
     wrote_ms: int = -1  # the timestamp of its last message
 
     def may_be_forgotten(self, latest_ms):
-        return self.open_from < 0 and latest_ms - self.wrote_ms >= PRODUCER_EXPIRATION_MS
+        """By the older of its two timestamps: where the clock was set back, a marker's is before its messages'."""
+        return self.open_from < 0 and latest_ms - min(self.wrote_ms, self.timestamp) >= PRODUCER_EXPIRATION_MS
 
 
 class Copy:

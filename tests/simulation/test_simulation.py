@@ -12,6 +12,7 @@ pytest.importorskip("tests.support.libfuse", reason="libfuse is not installed", 
 
 from storage.append.partition_files import PartitionFiles
 from tests.simulation import plan
+from tests.simulation.copies import COMMIT, PRODUCER_EXPIRATION_MS, Copied, producers_of
 from tests.simulation.drawing import draw
 from tests.simulation.locks import SimulatedLock
 from tests.simulation.planted import FAULTS
@@ -51,6 +52,17 @@ def test_a_seed_is_the_same_each_time():
     one, other = (simulate("--seed", "7", "--steps").stdout.splitlines()[:-1] for _ in range(2))
     assert len(one) > 1000
     assert one == other
+
+
+def test_a_marker_of_a_clock_that_was_set_back_makes_its_producer_forgettable():
+    """A broker's log keeps the last timestamp that it was given, and expires the producer by that."""
+    batches = [
+        Copied(0, 0, 0, (b"x",), timestamp=5000, producer=1, transactional=True, sequence=0),
+        Copied(1, 1, 0, (), timestamp=4500, producer=1, marker=COMMIT),
+    ]
+    state = producers_of(batches)[1]
+    assert not state.may_be_forgotten(4499 + PRODUCER_EXPIRATION_MS)
+    assert state.may_be_forgotten(4500 + PRODUCER_EXPIRATION_MS)
 
 
 def test_every_planted_fault_stands_in_for_something():
