@@ -16,6 +16,7 @@ from cachetools import LRUCache
 
 from kafkafs.reading.extent import Extent, epoch_of
 from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.measured_pages import MeasuredPages
 from kafkafs.reading.pieces import Pieces
 from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.store import NO_MARKER, Marker, Store
@@ -68,6 +69,7 @@ class ViewIndex:
         # constant after construction
         self.workers = workers
         self.keys = keys
+        self.pages = MeasuredPages()
         self._store = store
         self._kept_bytes = kept_bytes
         # has its own locking
@@ -168,8 +170,8 @@ class ViewIndex:
 
     def extend(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
         """Measures more of an extent, up to the position `end`; a segment that is measured to its end is kept."""
-        segment, whole = extent.segment, extent.is_whole
-        with self.scanning(segment.log.path, end - extent.pieces.file_end) as on_bytes:
+        segment, whole, start = extent.segment, extent.is_whole, extent.pieces.file_end
+        with self.scanning(segment.log.path, end - start) as on_bytes, self.pages.measuring(segment, start, end):
             extent.extend(snapshot, end, self.workers, on_bytes, self.keys if whole else None)
         if not whole or extent.kept or self._store is None:
             return
@@ -192,6 +194,7 @@ class ViewIndex:
         """Ends scans in progress, and keeps active segments on disk too."""
         self._scans.stopping = True
         self.keep()
+        self.pages.drop_all()
 
     def keep(self) -> None:
         """Keeps on disk what was measured of active segments: their logs may not be written any longer."""

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from typing import Any
 
 from kafkafs.reading.key_blocks import BLOCK_BYTES, Found, KeyBlocks, KeyCollector, Secret, scan_keys
+from kafkafs.reading.measured_pages import MeasuredPages
 from kafkafs.reading.store import KeyStore
 from kafkafs.reading.workers import Scans, Workers
 from storage.log.segment import Segment
@@ -49,6 +50,7 @@ class KeyIndex:
         self._kept_bytes = kept_bytes
         # has its own locking
         self._scans = Scans()
+        self._pages = MeasuredPages(most_bytes=0)  # nobody reads all that has been searched
         # counted without a lock: numbers for people
         self._scan_seconds = 0.0
         self._lookups = 0
@@ -135,7 +137,10 @@ class KeyIndex:
                 blocks = entry.blocks
                 if self._lacks(blocks, snapshot, segment, end):
                     begun = time.monotonic()
-                    with self._scans.scan(segment.log.path, end - blocks.file_end) as advance:
+                    with (
+                        self._scans.scan(segment.log.path, end - blocks.file_end) as advance,
+                        self._pages.measuring(segment, blocks.file_end, end),
+                    ):
                         parts = scan_keys(
                             snapshot, segment, blocks.file_end, end, blocks.secret, self._workers, advance
                         )

@@ -16,6 +16,7 @@ from kafkafs.reading.block_cache import Block, BlockCache, Buffer, DamagedPlace
 from kafkafs.reading.extent import Extent, SegmentTask, line_ends, measure_row
 from kafkafs.reading.handle import OpenView, ViewHandle
 from kafkafs.reading.layout import Layout, Run
+from kafkafs.reading.measured_pages import MeasuredPages
 from kafkafs.reading.pieces import NO_CRC, NOT_SPLIT, Piece
 from kafkafs.reading.workbench import Workbench, workbench
 from kafkafs.reading.workers import Workers
@@ -204,14 +205,19 @@ def shown_piece_at(layout: Layout, position: int, *, grouped: bool) -> ShownPiec
 class RenderedHandle(ViewHandle):
     """An open rendered view. The fields that reading threads share are only hints."""
 
-    def __init__(self, view: OpenView, cache: BlockCache, workers: Workers) -> None:
+    def __init__(self, view: OpenView, cache: BlockCache, workers: Workers, pages: MeasuredPages) -> None:
         super().__init__(view)
         self._cache = cache
         self._workers = workers
+        self._pages = pages
         self._shown: tuple[Layout, ShownPiece] | None = None
         self._next = 0  # where a sequential reader continues
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were requested
+
+    def close(self) -> None:
+        super().close()
+        self._pages.drop(run.segment.log for run in self._view.positions.layout.runs)
 
     def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
         shown = self._find(layout, position)
@@ -245,6 +251,7 @@ class RenderedHandle(ViewHandle):
         key = extent.key(piece)
 
         def fill(buffer: Buffer) -> list[DamagedPlace]:
+            self._pages.read(extent.segment.log, piece.position, piece.file_end)
             return render_piece(extent.task, piece, buffer)
 
         block = self._cache.get(key, piece.size, fill, while_waiting)

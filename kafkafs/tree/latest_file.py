@@ -157,7 +157,7 @@ class _Handle(RenderedHandle):
     """An open file of a partition."""
 
     def __init__(self, view: OpenView, services: Services) -> None:
-        super().__init__(view, services.cache, services.workers)
+        super().__init__(view, services.cache, services.workers, services.index.pages)
         self._services = services
 
     def close(self) -> None:

@@ -232,7 +232,8 @@ class RangeFile(File):
             state.begin_again()
         if self._is_raw:
             return RawHandle(OpenView(state, _files))
-        return RenderedHandle(OpenView(state), self._services.cache, self._services.workers)
+        services = self._services
+        return RenderedHandle(OpenView(state), services.cache, services.workers, services.index.pages)
 
     def _forget_repaired(self, layout: Layout | None) -> bool:
         """Whether the layout shows damage in a file that has been changed in place since. Its index is dropped, so that

@@ -27,6 +27,9 @@ from storage.files.opening import open_directory, open_file, status_of
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _O_NOATIME: int = getattr(os, "O_NOATIME", 0)
+_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+_LOOK_BYTES = 4 << 20  # of a file, for each look into the page cache
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 # A segment only ever moves to a later of these, keeping its inode (LocalLog.replaceSegments, deleteSegmentFiles).
 _LATER_STATES = {
@@ -147,6 +150,40 @@ class LogFile:
         fd = self._open()
         try:
             return [os.pread(fd, size, position) for position in positions]
+        finally:
+            os.close(fd)
+
+    def uncached(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Which spans of the bytes from `start` to `end` the page cache does not have, as far as a look into the middle
+        of every 4 MiB tells; none where the file system does not say. Raises as `read`."""
+        spans: list[tuple[int, int]] = []
+        if not _RWF_NOWAIT or start >= end:
+            return spans
+        byte = [bytearray(1)]
+        fd = self._open()
+        try:
+            for position in range(start, end, _LOOK_BYTES):
+                stop = min(position + _LOOK_BYTES, end)
+                try:
+                    os.preadv(fd, byte, (position + stop) // 2, _RWF_NOWAIT)
+                except BlockingIOError:
+                    first = spans.pop()[0] if spans and spans[-1][1] == position else position
+                    spans.append((first, stop))
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        finally:
+            os.close(fd)
+        return spans
+
+    def uncache(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Lets the page cache drop these spans, from a position to another (excluded). Pages that were written and are
+        not on disk yet stay. Raises as `read`."""
+        fd = self._open()
+        try:
+            for start, end in spans:
+                first = start - start % _PAGE_BYTES  # of a page that is named in part, the kernel drops nothing
+                os.posix_fadvise(fd, first, end - first, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)
 

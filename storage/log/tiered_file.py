@@ -129,6 +129,9 @@ class TieredFile(LogFile):
     def skip_hole(self, position: int) -> int:
         return position
 
+    def uncached(self, start: int, end: int) -> list[tuple[int, int]]:
+        return []
+
     def read_each(self, positions: Iterable[int], size: int) -> list[bytes]:
         return [bytes(self.read(position, size)) for position in positions]
 
