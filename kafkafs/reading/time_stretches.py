@@ -3,7 +3,8 @@
 Kafka's own time index says only up to where no message is as late as a time. How early later messages may be, nobody
 has written down: a record's timestamp may be any. So a range of times that ends would have to be read to the log's
 end. Segments with later messages are measured instead, which takes as long as reading them; what is measured is kept in
-the user's cache directory, and shared with mounts.
+the user's cache directory, and shared with mounts. Those of a backup in an object store are not: its manifest has the
+times of each object.
 """
 
 from __future__ import annotations
@@ -54,22 +55,24 @@ def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange
 def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: int) -> list[tuple[int, int]]:
     """Of one segment; all of it where nothing is known, or damage may hide anything."""
     whole, size = [(0, 2**63 - 1)], snapshot.end_position(segment)
-    if size < LEAST_BYTES or times.end_ms is None:
+    known = np.array(segment.known_times, np.int64).reshape(-1, 3).T
+    if times.end_ms is None or (size < LEAST_BYTES and not known.size):
         return whole
     with suppress(StorageError, OSError):  # reading tells it
         index = _index()
         extent = index.held(snapshot, segment, _RENDITION, size, size)
         # Of one that grows what is measured may soon be of no use: only if most of it would have to be read anyway.
-        is_worth_it = segment.sealed or 2 * segment.floor(start, size) < size
+        is_worth_it = not known.size and (segment.sealed or 2 * segment.floor(start, size) < size)
         if extent is None and is_worth_it and may_reach(snapshot, segment, times.end_ms):
             extent = index.whole(snapshot, segment, _RENDITION, size)
             index.keep()
         if extent is not None and len(extent.pieces) and not extent.pieces.is_damaged:
-            columns = extent.pieces.columns
-            bases = columns[BASE_OFFSET]
-            wanted = columns[LEAST] < times.end_ms
+            known = extent.pieces.columns[[BASE_OFFSET, LEAST, GREATEST]]
+        if known.size:
+            bases, least, greatest = known
+            wanted = least < times.end_ms
             if times.start_ms is not None:
-                wanted &= columns[GREATEST] >= times.start_ms
+                wanted &= greatest >= times.start_ms
             # Parts of a batch have one offset; compressed messages of old formats have none in the header.
             if (bases >= 0).all() and (np.diff(bases) > 0).all():
                 edges = np.flatnonzero(np.diff(np.concatenate(([0], wanted.view(np.int8), [0])))).tolist()

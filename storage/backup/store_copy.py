@@ -49,14 +49,14 @@ from storage.files.manifest import (
 from storage.files.metadata_checkpoint import cluster_records
 from storage.files.names import FileKind, segment_file
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
-from storage.format.decoder import verify_crcs
+from storage.format.decoder import Decoder, verify_crcs
 from storage.format.range_digest import BatchRange, RangeDigest
 from storage.log.batch_choice import check_one_log
 from storage.log.batch_spans import spans_between
 from storage.log.greatest_timestamp import greater
 from storage.log.log_dir import LogDir
 from storage.log.places import STORED_MANIFEST
-from storage.log.scanning import scan_sound_batches
+from storage.log.scanning import Window, scan_sound_batches
 from storage.log.segment import LargeBatch, Segment, bytes_of, parts_of
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
@@ -70,6 +70,8 @@ _AT_ONCE: Final = 8
 _AT_ONCE_BYTES: Final = 48 << 20  # in memory
 _IN_MANIFEST_BYTES: Final = 4 << 10
 _LOOKED_FOR_BYTES: Final = 4 << 20  # of an object that a stopped mirror may have uploaded
+_DECODED_BYTES: Final = 32 << 20  # of a batch; the times of a larger one are not looked for
+_ANY_TIME: Final = (-(2**63), 2**63 - 1)
 _INDEXES: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
@@ -333,6 +335,8 @@ class StoreCopy:
         """Uploads the batches of a segment after those of `before`; yields the ranges, and the greatest timestamp so
         far, which was `greatest`. CorruptBatch and the like."""
         digest, data, position = RangeDigest(), bytearray(), sum(one.size_bytes for one in before)
+        times: list[int] = []
+        decoder = Decoder(_DECODED_BYTES, verify_crc=False)
         with closing(scan_sound_batches(snapshot, segment, position)) as windows:
             for window in windows:
                 table = window.table
@@ -348,14 +352,16 @@ class StoreCopy:
                     data += piece
                 digest.add((memoryview(data)[digest.size_bytes :],), table)
                 greatest = greater(table, greatest)
+                times += _times_in(window, decoder)
                 if digest.size_bytes >= _RANGE_BYTES:
-                    yield self._put_range(tp, digest, data), greatest
-                    digest, data = RangeDigest(), bytearray()
+                    yield self._put_range(tp, digest, data, times), greatest
+                    digest, data, times = RangeDigest(), bytearray(), []
         if digest.batches:
-            yield self._put_range(tp, digest, data), greatest
+            yield self._put_range(tp, digest, data, times), greatest
 
-    def _put_range(self, tp: TopicPartition, digest: RangeDigest, data: bytearray) -> BatchRange:
-        listed = digest.result()
+    def _put_range(self, tp: TopicPartition, digest: RangeDigest, data: bytearray, times: list[int]) -> BatchRange:
+        first, last = min(times, default=None), max(times, default=None)
+        listed = replace(digest.result(), min_timestamp=first, max_timestamp=last)
         self._uploads.put(range_key(tp, listed), bytes(data))
         return listed
 
@@ -411,6 +417,18 @@ def _mark(segment: Segment) -> str:
     """Tells the file of a segment from any other, and from itself once it is changed: inode, size, times."""
     status = segment.log.stat()
     return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def _times_in(window: Window, decoder: Decoder) -> list[int]:
+    """Timestamps, between which those of all messages are."""
+    times, row = [], 0
+    while row < window.table.rows:
+        block = decoder.decode(window.buffer, window.table, row, origin=window.origin)
+        if block.damage is not None:
+            return [*_ANY_TIME]
+        times += [int(block.timestamp.min()), int(block.timestamp.max())] if len(block) else []
+        row = block.next_row
+    return times
 
 
 def _without_tiers(topic: ManifestTopic) -> ManifestTopic:

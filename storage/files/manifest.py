@@ -157,7 +157,7 @@ def encode(manifest: Manifest) -> bytes:
         "topics": [{"topic": name, **_topic_json(topic)} for name, topic in sorted(manifest.topics.items())],
         "partitions": partitions,
         "groups": [asdict(committed) for committed in manifest.groups],
-        "files": [{"path": name, **_file_json(file)} for name, file in sorted(manifest.files.items())],
+        "files": [{"path": name, **_known(file)} for name, file in sorted(manifest.files.items())],
     }
     if manifest.superseded:
         content["superseded"] = list(manifest.superseded)
@@ -217,11 +217,11 @@ def _topic_json(topic: ManifestTopic) -> dict[str, Any]:
 
 
 def _range_json(batch_range: BatchRange) -> dict[str, Any]:
-    return {**asdict(batch_range), "crc_of_crcs": f"{batch_range.crc_of_crcs:08x}"}
+    return {**_known(batch_range), "crc_of_crcs": f"{batch_range.crc_of_crcs:08x}"}
 
 
-def _file_json(file: ManifestFile) -> dict[str, Any]:
-    return {name: value for name, value in asdict(file).items() if value is not None}
+def _known(listed: ManifestFile | BatchRange) -> dict[str, Any]:
+    return {name: value for name, value in asdict(listed).items() if value is not None}
 
 
 def _manifest(content: Mapping[str, Any]) -> Manifest:

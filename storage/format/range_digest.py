@@ -7,7 +7,7 @@ which is computed from headers alone and tells changed records from changed head
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -31,7 +31,8 @@ class BatchRange:
     `first_offset`: the first batch's base offset; that of a compressed message set of format v0 or v1 is unknown, and
     its last offset stands for it. `last_offset`: the last batch's. `batches`: their number, `size_bytes`: their bytes,
     of which `sha256` is the SHA-256 in hexadecimal. `crc_of_crcs`: the CRC-32C of their stored checksums, each as four
-    bytes, big-endian.
+    bytes, big-endian. `min_timestamp`, `max_timestamp`: the least and the greatest of its messages, where they are
+    known; they are not compared.
     """
 
     first_offset: int
@@ -40,6 +41,8 @@ class BatchRange:
     size_bytes: int
     sha256: str
     crc_of_crcs: int
+    min_timestamp: int | None = field(default=None, compare=False)
+    max_timestamp: int | None = field(default=None, compare=False)
 
 
 class RangeDigest:

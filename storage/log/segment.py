@@ -304,6 +304,11 @@ class Segment:
         return self.log.span.greatest if isinstance(self.log, TieredFile) else None
 
     @property
+    def known_times(self) -> tuple[tuple[int, int, int], ...]:
+        """`RemoteSpan.times`."""
+        return self.log.span.times if isinstance(self.log, TieredFile) else ()
+
+    @property
     def content_key(self) -> str | None:
         """What tells a segment's bytes from any others without a read, which in a far tier takes long; None elsewhere,
         where its file is looked at."""

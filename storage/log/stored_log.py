@@ -76,6 +76,14 @@ def ranges_of_segments(listed: ManifestPartition) -> list[tuple[BatchRange, ...]
     return found
 
 
+def _times(base_offset: int, ranges: tuple[BatchRange, ...]) -> tuple[tuple[int, int, int], ...]:
+    """`RemoteSpan.times` of a segment, unless a range has none."""
+    starts = (base_offset, *(one.last_offset + 1 for one in ranges))
+    timed = [(start, one.min_timestamp, one.max_timestamp) for start, one in zip(starts, ranges, strict=False)]
+    known = [(start, first, last) for start, first, last in timed if first is not None and last is not None]
+    return tuple(known) if len(known) == len(ranges) else ()
+
+
 class StoredLog:
     """A `Log` of a backup. `path`: its directory among the small files of the backup. Thread-safe."""
 
@@ -115,7 +123,7 @@ class StoredLog:
         load = partial(self._content, base, end, ranges)
         of = TopicIdPartition(self.tp.topic, None, self.tp.partition)
         remote = RemoteSegment(of, None, base, name, load, is_complete=True, missing=(), stored_bytes=size)
-        span = RemoteSpan(base, end, 0, size, remote, where=_WHERE, greatest=greatest)
+        span = RemoteSpan(base, end, 0, size, remote, where=_WHERE, greatest=greatest, times=_times(base, ranges))
         segment = Segment(self.path, base, TieredFile(self.path / segment_file(base, FileKind.LOG), span), size)
         segment.sealed = True
         return segment

@@ -27,7 +27,8 @@ class RemoteSpan(NamedTuple):
     """Bytes from `start` to `end` (excluded) of a remote segment's .log; all of it if `is_whole`. Its first batch
     begins at `base_offset`, or behind it; `end_offset` (excluded) is where the next segment begins. `remote`: None
     where nothing is there, for the `reason`. `where`: what kind of place that is, for people. `greatest`: the greatest
-    timestamp and the last offset of the first batch that has it, where that is known without a look."""
+    timestamp and the last offset of the first batch that has it, where that is known without a look. `times`: offsets,
+    ascending, and the least and greatest timestamp of the messages from there to the next of them, likewise."""
 
     base_offset: int
     end_offset: int
@@ -38,6 +39,7 @@ class RemoteSpan(NamedTuple):
     reason: str = "no segment in the tier has them"
     where: str = "tiered storage"
     greatest: TimestampOffset | None = None
+    times: tuple[tuple[int, int, int], ...] = ()
 
 
 def unavailable(first_offset: int, end_offset: int, reason: object, path: Path | None, where: str) -> TierUnavailable:
