@@ -88,6 +88,10 @@ SCHEMAS: Final = click.option(
 )
 
 
+READS_ANEW: Final = "kafkafs.anew"
+"""In the context of a command that takes no object of a store from the cache directory, and keeps none there."""
+
+
 def _place(ctx: click.Context, _param: click.Parameter, places: tuple[str, ...]) -> None:
     ctx.meta["kafkafs.tier"] = places
 
@@ -127,9 +131,11 @@ def tier() -> Tier | None:
     places, keys = tier_options()
     if not places:
         return None
+    from storage.tier.blocks import RemoteBlockCache
     from storage.tier.tier import Tier
 
-    return Tier(places, keys)
+    is_anew = READS_ANEW in click.get_current_context().meta
+    return Tier(places, keys, RemoteBlockCache(disk_bytes=0) if is_anew else None)
 
 
 def _offsets(_ctx: click.Context, _param: click.Parameter, text: str | None) -> OffsetSpec | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from storage.log.log_dir import LogDir
-from kafkafs.cli.shared_options import tier
+from kafkafs.cli.shared_options import READS_ANEW, tier
 
 
 def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:
@@ -130,13 +130,15 @@ def without_slash(name: str) -> str:
 
 class LogDirPath(click.Path):
     """A log directory, or the URL of a backup in an object store, for which it is the directory that shows it. `anew`:
-    for commands that read all of it once."""
+    for commands that read all of it once, and what they read of a tier."""
 
     def __init__(self, *, anew: bool = False) -> None:
         super().__init__(path_type=Path)
         self._anew = anew
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if ctx is not None and self._anew:
+            ctx.meta[READS_ANEW] = True
         if isinstance(value, str) and "://" in value and not (ctx is not None and ctx.resilient_parsing):
             return opened_url(value, anew=self._anew)
         return super().convert(value, param, ctx)

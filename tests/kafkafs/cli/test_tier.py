@@ -4,6 +4,7 @@ import json
 import os
 import struct
 
+import fsspec
 import pytest
 
 from storage.log.log_dir import LogDir
@@ -93,3 +94,24 @@ def test_verify_compares_the_batches_of_a_remote_segment(tmp_path):
     result = run("verify", LOG, "two/0", "--tier", damaged)
     assert result.exit_code == 1
     assert "finding batch-max-timestamp" in result.stdout
+
+
+def test_verify_reads_the_store_and_not_what_was_kept_of_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    system = fsspec.filesystem("memory")
+    try:
+        for path in (TIERS / "tier-local").glob("two-0-*/*"):
+            system.pipe_file(f"/tier/{path.parent.name}/{path.name}", path.read_bytes())
+        options = ("two/0", "--tier", "memory://tier")
+        assert output_of("cat", LOG, *options)
+        assert list(tmp_path.rglob("*.block"))
+        name = next(name for name in system.find("/tier") if name.endswith(".log"))
+        data = bytearray(system.cat_file(name))
+        data[200] ^= 1
+        system.pipe_file(name, bytes(data))
+        assert output_of("cat", LOG, *options)
+        result = run("verify", LOG, *options)
+        assert result.exit_code == 1
+        assert "finding remote-segment" in result.stdout
+    finally:
+        system.store.clear()
