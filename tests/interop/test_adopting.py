@@ -152,7 +152,7 @@ def stage(path, batch, disk):
     return files
 
 
-# When a commit is killed: before it has written to a log, when the first share is written, in the second one; never.
+# When a commit is killed: in its first write to a log, when the first share is written, in the second one; never.
 IN_THE_SECOND = ("create", ".log")
 MOMENTS = [("write", ".log"), ("sync", ".log"), IN_THE_SECOND, None]
 
@@ -176,7 +176,7 @@ def test_a_broker_where_a_commit_was_killed(own_broker, moments):
             kill_commit(log_dir, batch, *moment)
             logs = LogDir.open_read_only(log_dir)
             there = {tp: shown(logs.log(tp).snapshot())[len(expected[tp]) :] for tp in SHARES}
-            assert (len(there[FEW]) == 0) is (moment == MOMENTS[0])
+            assert (len(there[FEW]) < SHARES[FEW]) is (moment == MOMENTS[0])
             assert (0 < len(there[LARGE]) < SHARES[LARGE]) is (moment == IN_THE_SECOND)
         client = Client(own_broker.start().address)
         for tp in SHARES:

@@ -27,6 +27,7 @@ def quiet(caplog):
     gc.collect()  # clients that ended while they started are told here, and not in another test
 
 
+@pytest.mark.skipif(BROKER_VERSION < "4", reason="before 4.0 the cleaner leaves messages of old formats as they are")
 @pytest.mark.parametrize(
     ("seed", "count"), [("1", "15"), *(pytest.param(seed, "40", marks=pytest.mark.nightly) for seed in SEEDS)]
 )

@@ -21,7 +21,7 @@ from tests.interop import reviving
 from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding
 from tests.interop.client import Client, Message
 from tests.interop.clusters import files_of
-from tests.interop.kafka import Broker, on_broker, requires_kafka
+from tests.interop.kafka import BROKER_VERSION, Broker, on_broker, requires_kafka
 from tests.support.commands import output_of, run
 from tests.support.fixtures import ROOT
 from tests.support.tiers import TIERS, golden_of, partitions, tier_options
@@ -232,6 +232,7 @@ def test_the_page_about_dead_brokers(dead, tmp_path):
 
 
 @pytest.mark.nightly
+@pytest.mark.skipif(BROKER_VERSION < "4.3", reason="the log is of a 4.3.0, whose metadata version older brokers lack")
 @pytest.mark.timeout(600)
 def test_a_broker_without_tiering_serves_all(tmp_path):
     """`kafkafs revive --tier`: a broker without tiered storage serves all that the tiered one did."""
