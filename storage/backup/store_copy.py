@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Chosen, Mirrored, check_cut, check_topic_id
-from storage.errors import InvalidRecord
+from storage.errors import InvalidRecord, LogLocked
 from storage.files import leader_epochs, metadata_checkpoint, names, offset_index, time_index
 from storage.files import manifest as manifests
 from storage.files.cluster_metadata import read_bootstrap
@@ -60,6 +60,7 @@ from storage.log.scanning import Window, scan_sound_batches
 from storage.log.segment import LargeBatch, Segment, bytes_of, parts_of
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
+from storage.log.stored_dir import read_manifest
 from storage.log.stored_log import ranges_of_segments
 from storage.log.tiering import TIERED_KEYS
 from storage.tier.object_places import Place
@@ -249,7 +250,8 @@ class StoreCopy:
                 result.log_end_offset = copied.log_end_offset
 
     def finish(self, until_ms: int | None, now_ms: int) -> Manifest:
-        """Waits for the uploads, and writes the manifest; removes what it says. TierUnavailable."""
+        """Waits for the uploads, and writes the manifest; removes what it says. LogLocked where another mirror has written
+        there since; TierUnavailable."""
         self._uploads.wait()
         partitions = {**self._previous.partitions, **{tp: one.listing() for tp, one in self._copied.items()}}
         gone = self._gone() if self._delete else set()
@@ -270,13 +272,22 @@ class StoreCopy:
         keys = _keys(written)
         replaced = {key for one in self._copied.values() for key in one.replaced}
         written = replace(written, superseded=tuple(sorted(replaced - keys)))
+        self._check_alone(self._recorder.previous)
         self._place.write(STORED_MANIFEST, manifests.encode(written))
         stale = set(self._previous.superseded) - keys
         if self._delete:
             ours = {key for key in self._place.keys() if is_object_key(key)}  # noqa: SIM118 - it is not a mapping
             stale = ours - keys - set(written.superseded)
-        self._place.remove(sorted(stale))
+        if stale:
+            self._check_alone(written)
+            self._place.remove(sorted(stale))
         return written
+
+    def _check_alone(self, last: Manifest | None) -> None:
+        """LogLocked if the store has another manifest than the last one that this mirror has read or written."""
+        if read_manifest(self._place) != last:
+            what, advice = "another mirror has written a backup there meanwhile", "Run one mirror at a time"
+            raise LogLocked(what, path=self._place.object_name(STORED_MANIFEST), advice=advice)
 
     def _gone(self) -> set[TopicPartition]:
         """The partitions of the backup that the source no longer has."""

@@ -11,7 +11,7 @@ from storage.append.appender import Appender
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Mirror
 from storage.backup.store_copy import StoreCopy
-from storage.errors import CorruptCheckpoint, StorageError, TierUnavailable
+from storage.errors import CorruptCheckpoint, LogLocked, StorageError, TierUnavailable
 from storage.files import manifest as manifests
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
@@ -175,13 +175,49 @@ def backed_up(source, place, *, delete=False):
     return [str(result.error) for result in mirror.results.values() if result.error is not None]
 
 
-def test_an_idle_run_is_two_requests(source, url):
+def test_an_idle_run_is_three_requests(source, url):
     place = Watched(open_place(url))
     assert backed_up(source, place) == []
     before, _ = objects(url), place.requests.clear()
     assert backed_up(source, place) == []
-    assert place.requests == {"read": 1, "write": 1}
+    assert place.requests == {"read": 2, "write": 1}
     assert objects(url).keys() == before.keys()
+
+
+def test_of_two_mirrors_at_once_the_second_to_end_changes_nothing(source, url):
+    mirrored(source, url)
+    add(source, [10])
+
+    class Raced(Watched):
+        def write(self, key, data):
+            if not self.requests["write"]:
+                mirrored(source, url)
+            super().write(key, data)
+
+    place = Raced(open_place(url))
+    with pytest.raises(LogLocked, match="another mirror has written a backup there meanwhile"):
+        backed_up(source, place, delete=True)
+    assert not place.requests["remove"]
+    assert values_at(open_stored(url)) == expected(range(11))
+    assert is_whole(url)
+
+
+def test_a_mirror_whose_manifest_another_one_replaces_removes_nothing(source, url):
+    class Raced(Watched):
+        def write(self, key, data):
+            super().write(key, data)
+            if key == MANIFEST:
+                add(source, [11])
+                mirrored(source, url)
+
+    mirrored(source, url)
+    add(source, [10])
+    place = Raced(open_place(url))
+    with pytest.raises(LogLocked):
+        backed_up(source, place, delete=True)
+    assert not place.requests["remove"]
+    assert values_at(open_stored(url)) == expected(range(12))
+    assert is_whole(url)
 
 
 def test_only_what_is_new_is_uploaded(source, url):
