@@ -250,8 +250,8 @@ class StoreCopy:
                 result.log_end_offset = copied.log_end_offset
 
     def finish(self, until_ms: int | None, now_ms: int) -> Manifest:
-        """Waits for the uploads, and writes the manifest; removes what it says. LogLocked where another mirror has written
-        there since; TierUnavailable."""
+        """Waits for the uploads, and writes the manifest; removes what it says. LogLocked where another mirror has
+        written there since; TierUnavailable."""
         self._uploads.wait()
         partitions = {**self._previous.partitions, **{tp: one.listing() for tp, one in self._copied.items()}}
         gone = self._gone() if self._delete else set()
