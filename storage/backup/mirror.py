@@ -8,6 +8,7 @@ everything that was copied is listed in a manifest (storage.backup.manifest_reco
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -204,9 +205,10 @@ def first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | No
 
 
 def _bytes_from(snapshot: LogSnapshot, offset: int) -> int:
-    """Bytes of the batches from an offset on, for a progress bar."""
-    place = first_batch(snapshot, offset)
-    if place is None:
-        return 0
-    later = snapshot.segments[place.segment_index :]
-    return sum(snapshot.end_position(segment) for segment in later) - place.position
+    """Bytes of the batches from an offset on, for a progress bar; 0 where that cannot be read, which copying reports."""
+    with suppress(StorageError, OSError):
+        place = first_batch(snapshot, offset)
+        if place is not None:
+            later = snapshot.segments[place.segment_index :]
+            return sum(snapshot.end_position(segment) for segment in later) - place.position
+    return 0

@@ -324,6 +324,26 @@ def test_what_compaction_replaced_leaves_the_backup_at_once(tmp_path, url):
     assert is_whole(url)
 
 
+def test_compaction_of_the_source_while_a_mirror_begins(tmp_path, url):
+    source = tmp_path / "source"
+
+    class Raced(StoreCopy):
+        def begin(self, *args):
+            super().begin(*args)
+            output_of("compact", source, "t")
+
+    append_keyed(source, (b"a", b"b"), (b"a",), (b"b", b"c"))
+    output_of("mirror", source, url)
+    append_keyed(source, (b"c",), (b"a", b"d"))
+    recorder = ManifestRecorder(read_manifest(open_place(url)))
+    with Raced(open_place(url), recorder) as target:
+        mirror = Mirror(LogDir.open_read_only(source), target, lambda found: found.all_partitions(), recorder=recorder)
+        mirror.run()
+        target.finish(None, 1000)
+    assert [result.error for result in mirror.results.values() if result.error is not None] == []
+    assert output_of("cat", url, "t") == output_of("cat", source, "t")
+
+
 def test_delete_leaves_what_is_not_of_a_mirror(source, url):
     open_place(url).write("t-0/notes.txt", b"mine")
     open_place(url).write("photo.jpg", b"mine too")
