@@ -205,7 +205,7 @@ def first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | No
 
 
 def _bytes_from(snapshot: LogSnapshot, offset: int) -> int:
-    """Bytes of the batches from an offset on, for a progress bar; 0 where that cannot be read, which copying reports."""
+    """Bytes of the batches from an offset on, for a progress bar; 0 where copying will report an error."""
     with suppress(StorageError, OSError):
         place = first_batch(snapshot, offset)
         if place is not None:
