@@ -22,8 +22,8 @@ KERNELS: Final = (
     "storage.format.message_kernel",
     "storage.latest.offset_map_kernel",
     "kafkafs.formats.render_kernel",
-    "kafkafs.reading.key_kernel",
-    "kafkafs.reading.measure_kernel",
+    "kafkafs.reading.block_kernel",
+
     "kafkafs.decoding.avro_kernel",
     "kafkafs.decoding.proto_kernel",
 )

@@ -8,7 +8,8 @@ from inspect import signature
 
 from kafkafs.decoding import avro_program, avro_schema, framing, proto_any, proto_files, protobuf
 from kafkafs.formats.format import MOST_LINE_BYTES
-from kafkafs.reading import index, key_blocks, key_index, key_stretches
+from kafkafs.reading import blocks as segment_blocks
+from kafkafs.reading import index, stretches
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from kafkafs.reading.handle import LOOK_S
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
@@ -118,10 +119,9 @@ def sentences(title):
 def test_numbers_in_sentences():
     """By section: a sentence as it must be with the constants of the code."""
     limits, options = registry_replay.DEFAULT_LIMITS, TreeOptions()
-    filters = signature(key_index.KeyIndex).parameters["kept_bytes"].default
-    measured = signature(index.ViewIndex).parameters["kept_bytes"].default
+    kept = signature(index.BlockIndex).parameters["kept_bytes"].default
     assert (options.cache_bytes, options.latest_bytes) == (DEFAULT_CACHE_BYTES, DEFAULT_LATEST_BYTES)
-    assert key_stretches.KEYS_BYTES == options.key_bytes == blocks.DISK_BYTES == 1 << 30
+    assert stretches.INDEX_BYTES == options.index_bytes == blocks.DISK_BYTES == 1 << 30
     for title, expected in {
         "Safe to look at": [
             f"A partition numbered above {names.MAX_PARTITIONS - 1:,} is hidden.",
@@ -132,10 +132,10 @@ def test_numbers_in_sentences():
         "Schemas": [f"{mib(limits.text_bytes)} of text for a schema", f"{limits.versions:,} versions"],
         "Ranges": [f"within {LOOK_S} seconds", "in `~/.cache/kafkafs/tier`, at most 1 GiB"],
         "Keys": [
-            f"if there are at most {key_blocks.MOST_NAMES:,}, otherwise nothing",
-            f"names have more than {key_blocks.MOST_KEY_BYTES} bytes",
-            "kept in the cache directory (at most 1 GiB; 10 bits for each distinct key",
-            f"of about {key_blocks.BLOCK_BYTES >> 10} KiB)",
+            f"if there are at most {segment_blocks.MOST_NAMES:,}, otherwise nothing",
+            f"names have more than {segment_blocks.MOST_KEY_BYTES} bytes",
+            "(at most 1 GiB together; 10 bits for each distinct key",
+            f"of about {segment_blocks.BLOCK_BYTES >> 10} KiB)",
         ],
         "The latest": [f"above `-o latest_memory` ({DEFAULT_LATEST_BYTES >> 20}M) the open fails with ENOMEM"],
         "Status": [f"the last {RefusedLines.KEPT}, the oldest first"],
@@ -143,7 +143,7 @@ def test_numbers_in_sentences():
         "Mount options": [
             f"`cache_size={DEFAULT_CACHE_BYTES >> 20}M`, `latest_memory={DEFAULT_LATEST_BYTES >> 20}M`",
             f"It remembers at most {services.KEPT_STATES:,} states of closed files, {index.KEPT_STRETCHES:,} measured "
-            f"parts of segments, {mib(measured)} of measured segments, {mib(filters)} of key filters and "
+            f"parts of segments, {mib(kept)} of segments' sizes, times and key filters, and "
             f"{mib(services.LatestMemory.KEPT_BYTES)} of offsets of closed `latest` files",
         ],
         "Decoding in detail": [f"more than {proto_files.MOST_FILES:,} references"],

@@ -9,7 +9,7 @@ pyarrow is imported when a schema or batches are wanted: messages one by one, an
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from inspect import signature
@@ -248,27 +248,22 @@ class Scan:
 
     def blocks(self) -> Iterator[tuple[TopicPartition, RecordBlock]]:
         """The wanted records; a block is valid until the next is taken. Errors as of iteration."""
-        from kafkafs.reading.key_stretches import key_index
-
         decoder = Decoder()
-        has_key = any(part.wanted.key is not None for part in self._parts)
-        with key_index() if has_key else nullcontext() as keys:
-            for part in self._parts:
-                for block in read_split(
-                    part.log_dir,
-                    part.split,
-                    decoder,
-                    on_loss=self._on_loss,
-                    on_damage=self._on_damage,
-                    isolation=self._source.isolation,
-                    wanted=part.wanted,
-                    latest=part.latest,
-                    keys=keys,
-                ):
-                    self._progress.add(_file_bytes(block))
-                    block = part.wanted.apply(block)
-                    if len(block):
-                        yield part.split.tp, block
+        for part in self._parts:
+            for block in read_split(
+                part.log_dir,
+                part.split,
+                decoder,
+                on_loss=self._on_loss,
+                on_damage=self._on_damage,
+                isolation=self._source.isolation,
+                wanted=part.wanted,
+                latest=part.latest,
+            ):
+                self._progress.add(_file_bytes(block))
+                block = part.wanted.apply(block)
+                if len(block):
+                    yield part.split.tp, block
 
     def stop(self) -> None:
         """Ends all passes, also of other threads, with ScanStopped."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -266,7 +265,6 @@ def _print(
     """Prints all partitions, at most `most` messages, and returns what did. `added`: to follow them, and those that it
     returns later, from their beginning on. `window_ms`: to merge them; see `--window`. `at_ms`: as they were then."""
     from kafkafs.cli.output import Output, stdout_sink
-    from kafkafs.reading.key_stretches import key_index
     from kafkafs.reading.unmounted import PartitionReader
     from storage.format.decoder import Decoder
 
@@ -276,33 +274,31 @@ def _print(
     decoder = Decoder()
 
     def make(_: Output) -> None:
-        with nullcontext() if question.key is None else key_index() as keys:
+        def source_of(tp: TopicPartition, question: Question) -> _Source:
+            note = _remote_note(log_dir, tp, question)
+            if note is not None:
+                output.report(note)
+            follow, log = added is not None, log_dir.log(tp)
+            if at_ms is not None:
+                log = _log_at(log_dir, log, at_ms, output)
+            # A block is valid until its decoder decodes again, and a merge holds one of each partition.
+            own = decoder if window_ms is None else Decoder()
+            reader = PartitionReader(log, question, now_ms, own, follow=follow, note=output.report)
+            return _Source(tp, reader, partial(make_format, tp), None if where is None else partial(where, tp))
 
-            def source_of(tp: TopicPartition, question: Question) -> _Source:
-                note = _remote_note(log_dir, tp, question)
-                if note is not None:
-                    output.report(note)
-                follow, log = added is not None, log_dir.log(tp)
-                if at_ms is not None:
-                    log = _log_at(log_dir, log, at_ms, output)
-                # A block is valid until its decoder decodes again, and a merge holds one of each partition.
-                own = decoder if window_ms is None else Decoder()
-                reader = PartitionReader(log, question, now_ms, own, follow=follow, note=output.report, keys=keys)
-                return _Source(tp, reader, partial(make_format, tp), None if where is None else partial(where, tp))
+        def source_of_new(tp: TopicPartition) -> _Source:
+            return source_of(tp, question.of_new())
 
-            def source_of_new(tp: TopicPartition) -> _Source:
-                return source_of(tp, question.of_new())
-
-            sources = (source_of(tp, question) for tp in targets if printer.left != 0)
-            if window_ms is not None:
-                printer.merge(sources, window_ms, None if added is None else lambda: map(source_of_new, added()))
-                return
-            following = [source for source in sources if printer.print(source) and not source.reader.done]
-            while following and added is not None and printer.left != 0:
-                output.flush()
-                output.wait(_POLL_SECONDS)
-                following += map(source_of_new, added())
-                following = [source for source in following if printer.print(source) and not source.reader.done]
+        sources = (source_of(tp, question) for tp in targets if printer.left != 0)
+        if window_ms is not None:
+            printer.merge(sources, window_ms, None if added is None else lambda: map(source_of_new, added()))
+            return
+        following = [source for source in sources if printer.print(source) and not source.reader.done]
+        while following and added is not None and printer.left != 0:
+            output.flush()
+            output.wait(_POLL_SECONDS)
+            following += map(source_of_new, added())
+            following = [source for source in following if printer.print(source) and not source.reader.done]
 
     output.run(make, stdout_sink(), say)
     return printer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,7 +24,6 @@ from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
     from kafkafs.arrow.database import Where
-    from kafkafs.reading.key_index import KeyIndex
     from kafkafs.reading.range_names import OffsetSpec, TimeSpec
     from kafkafs.reading.selection import Question
     from kafkafs.replay.arrivals import ArrivalMap
@@ -116,7 +115,6 @@ def replay(
     kafkafs replay /var/kafka orders --to kafka:9092 --topic orders=again --time 2026-11-20T10--
     kafkafs replay /var/kafka orders --to kafka:9092 --where "value_json->>'customer' = 'c-11'"
     """
-    from kafkafs.reading.key_stretches import key_index
     from kafkafs.reading.selection import Question
     from kafkafs.replay.arrivals import ArrivalMap
     from kafkafs.replay.cluster import Cluster, check_topic
@@ -144,7 +142,7 @@ def replay(
     except ImportError as error:
         raise click.UsageError(f"replay needs confluent-kafka: install kafkafs[replay] ({error})") from None
     say_remote(log_dir, targets)
-    with closing(cluster), refusals(where), nullcontext() if key is None else key_index() as keys:
+    with closing(cluster), refusals(where):
         topics = cluster.topics(set(names.values()))
         for topic, name in sorted(names.items()):
             if name not in topics and create:
@@ -153,7 +151,7 @@ def replay(
         options = (isolation, offsets, times, key if key is None else f"key {key}", expression)
         head = {"cluster": cluster.cluster_id, "messages": ", ".join(str(part) for part in options if part is not None)}
         with closing(ArrivalMap(map_path, head, change=not dry_run)) as arrivals:
-            source = _Source(log_dir, question, where, registry, keys)
+            source = _Source(log_dir, question, where, registry)
             chosen = []
             for tp in targets:
                 name = names[tp.topic]
@@ -183,12 +181,11 @@ class _Source:
         question: Question,
         where: Where | None,
         registry: RegistryCheck | None,
-        keys: KeyIndex | None,
     ) -> None:
         from storage.format.decoder import Decoder
 
         self.log_dir = log_dir
-        self._question, self._where, self._registry, self._keys = question, where, registry, keys
+        self._question, self._where, self._registry = question, where, registry
         self._decoder = Decoder()
 
     def blocks(self, tp: TopicPartition, first: int, progress: Progress) -> Iterator[RecordBlock]:
@@ -204,7 +201,7 @@ class _Source:
         at = max(start, first)
         with working(progress, str(tp), log.snapshot().log_end_offset - at):
             now_ms = self.log_dir.clock.now_ms()
-            for block in PartitionReader(log, question, now_ms, self._decoder, keys=self._keys).blocks():
+            for block in PartitionReader(log, question, now_ms, self._decoder).blocks():
                 end = int(block.offset[-1]) + 1
                 block = RecordFilter(first=first).apply(block)
                 if self._where is not None:

@@ -11,47 +11,34 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from kafkafs.formats.format import MOST_LINE_BYTES, Format
-from kafkafs.reading import measure_kernel
-from kafkafs.reading.key_blocks import KeyCollector, Secret, add_keys, collect_keys
-from kafkafs.reading.key_index import KeyIndex
-from kafkafs.reading.pieces import (
-    NO_CRC,
-    NO_GREATEST,
-    NO_LEAST,
-    NOT_SPLIT,
-    PIECE_BYTES,
-    Piece,
-    PieceBuilder,
-    Pieces,
-)
+from kafkafs.reading.blocks import NO_GREATEST, NO_LEAST, BlockTable, FoundBlocks, Int64s, Secret
+from kafkafs.reading.collector import NOTHING, BlockCollector
+from kafkafs.reading.pieces import Piece, Pieces, line_cuts
 from kafkafs.reading.selection import MessageFilter
-from kafkafs.reading.workbench import Rendition, Skips, Workbench
+from kafkafs.reading.workbench import Rendition, Skips, Workbench, workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
 from storage.format.batches import BatchTable, claimed_times
 from storage.log.isolation import AbortedTransactions, last_stable_offset
-from storage.log.scanning import SpanDamage, Window, scan_batches
+from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import DecidingMarker, LogSnapshot
 from storage.types import Isolation
 
-# Measuring: one pass over a segment's batches that finds the rendered size of each, cut into pieces. Nothing is
-# rendered.
+# A pass over a segment's batches cuts them into blocks, and finds what it is asked for: keys, and the rendered size of
+# each block. Nothing is rendered.
 #
-# Damage makes separate pieces. A batch that fails its CRC but decodes has its rendered size; one that does not decode
+# Damage makes separate blocks. A batch that fails its CRC but decodes has its rendered size; one that does not decode
 # has one byte, which takes the place of its error, and so does a stretch where no batch begins, up to the next batch in
 # the offset index. CRCs are checked here, and again whenever bytes are served: otherwise a batch with damaged
-# timestamps would be missing from a range of times without an error. A damaged piece has the times that its header
+# timestamps would be missing from a range of times without an error. A damaged block has the times that its header
 # names, whatever is wrong with it; which ranges of times it belongs to, `damage_within` decides (plans.py).
-
-_SIZE = 0  # row of the totals
-_ALL = np.empty(0, dtype=np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,51 +53,77 @@ class SegmentTask:
     filter: MessageFilter | None
 
 
-class Measured:
-    """The pieces of some batches, without `Piece.end`, and their keys if they are collected."""
+@dataclass(frozen=True, slots=True)
+class BlockPass:
+    """A pass over some of a segment's batches. `edges`: see BlockCollector; `secret`: for the filters of keys, if they
+    are wanted; `task`: what is measured, if anything is."""
 
-    def __init__(self, secret: Secret | None = None) -> None:
-        self.pieces: list[Piece] = []
-        self.keys = None if secret is None else KeyCollector(secret)
+    snapshot: LogSnapshot
+    segment: Segment
+    edges: Int64s
+    secret: Secret | None
+    task: SegmentTask | None
+
+    def run(self, start: int, end: int, workers: Workers, on_bytes: OnBytes) -> tuple[FoundBlocks, int]:
+        """The blocks of the batches that begin in [start, end), and the position after them; a large stretch is shared
+        with a worker. SegmentGone when the file is gone or was truncated."""
+
+        def do(bench: Workbench, collector: BlockCollector, first: int, stop: int) -> int:
+            return self._collect(bench, collector, first, stop, on_bytes)
+
+        collectors, reached = in_parts(
+            self.segment, start, end, workers, lambda: BlockCollector(self.edges, self.secret), do
+        )
+        return FoundBlocks.joined(collector.found() for collector in collectors), reached
+
+    def _collect(
+        self, bench: Workbench, collector: BlockCollector, start: int, stop: int, on_bytes: OnBytes
+    ) -> int:
+        reached = start
+        for window in scan_batches(self.snapshot, self.segment, start, stop, window=window_bytes(start, stop)):
+            damage = window.damage
+            if damage is not None:
+                # The messages that were there are unknown.
+                behind = damage.end
+                collector.add_damage(damage.position, behind, named_times(damage.times or ()), 1)
+            else:
+                self._collect_window(bench, collector, window)
+                behind = int(window.table.end[-1])
+            on_bytes(behind - reached)
+            reached = behind
+        return reached
+
+    def _collect_window(self, bench: Workbench, collector: BlockCollector, window: Window) -> None:
+        table, task = window.table, self.task
+        skip = None if task is None or task.skips is None else task.skips(table)
+        # What a filter leaves out need not be decoded. Blocks of a whole segment have also what isolation hides.
+        left_out = skip if task is not None and task.filter is not None else None
+        row = 0
+        while row < table.rows:
+            block = bench.checked.decode(window.buffer, table, row, origin=window.origin, skip=left_out)
+            bench.note(block)
+            damage = block.damage
+            last = block.next_row if damage is None else damage.row
+            sizes, wanted = NOTHING, None
+            if task is not None and len(block):
+                sizes = bench.sizes(len(block))
+                task.format.measure(block, sizes)
+                wanted = None if task.filter is None else task.filter.mask(block)
+            collector.add(table, row, last, block, sizes, wanted, skip, bench.hashes(len(block)))
+            row = last
+            if damage is not None:
+                size = 0 if task is None else shown_size(bench, task, window, row)
+                times = named_times(claimed_times(table, row))
+                collector.add_damage(int(table.position[row]), int(table.end[row]), times, size)
+                row += 1
 
 
-def extend(
-    pieces: Pieces, task: SegmentTask, end: int, workers: Workers, on_bytes: OnBytes, secret: Secret | None = None
-) -> tuple[Pieces, list[KeyCollector]]:
-    """`pieces`, and those after them up to the file position `end`; a large rest is shared with a worker.
-
-    With a `secret` also the keys of what is measured, whatever the isolation excludes, in parts in order.
-    """
-    builder = PieceBuilder(pieces)
-
-    def do(bench: Workbench, found: Measured, start: int, stop: int) -> int:
-        return measure(bench, task, found, start, stop, on_bytes)
-
-    parts, reached = in_parts(task.segment, pieces.file_end, end, workers, lambda: Measured(secret), do)
-    for part in parts:
-        for piece in part.pieces:
-            builder.add(piece)
-    return builder.build(reached), [part.keys for part in parts if part.keys is not None]
-
-
-def measure(bench: Workbench, task: SegmentTask, found: Measured, start: int, stop: int, on_bytes: OnBytes) -> int:
-    """Adds the batches that begin in [start, stop) to `found`; returns the position after them.
-
-    SegmentGone when the file is gone or was truncated.
-    """
-    reached = start
-    for window in scan_batches(task.snapshot, task.segment, start, stop, window=window_bytes(start, stop)):
-        if window.damage is not None:
-            found.pieces.append(_no_batch(window.damage))
-            behind = window.damage.end
-            if found.keys is not None:
-                found.keys.add_damage(window.damage.position, behind)
-        else:
-            _measure_window(bench, task, window, found)
-            behind = int(window.table.position[-1] + window.table.size[-1])
-        on_bytes(behind - reached)
-        reached = behind
-    return reached
+def shown_size(bench: Workbench, task: SegmentTask, window: Window, row: int) -> int:
+    """How many bytes stand for a damaged batch."""
+    size = measure_row(bench, task, window.buffer, window.table, row, window.origin)
+    # Nothing in its header is certain, so it is shown even if it seems to be empty.
+    is_shown = task.filter is None or task.filter.may_hold(window.table, row)
+    return min(max(size, int(is_shown)), MOST_LINE_BYTES)
 
 
 def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: BatchTable, row: int, origin: int) -> int:
@@ -128,105 +141,24 @@ def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: Ba
     return int((sizes if mask is None else sizes[mask]).sum())
 
 
-def _measure_window(bench: Workbench, task: SegmentTask, window: Window, found: Measured) -> None:
-    """Adds the pieces and keys of a window."""
-    table = window.table
-    totals = bench.totals(table.rows)
-    cuts: dict[int, list[int]] = {}
-    damaged: list[int] = []
-    skip = None if task.skips is None else task.skips(table)
-    keys = found.keys if skip is None else None
-    row = 0
-    while row < table.rows:
-        first = row
-        block = bench.checked.decode(window.buffer, table, row, origin=window.origin, skip=skip)
-        bench.note(block)
-        row = block.next_row
-        if keys is not None:
-            add_keys(bench, keys, table, first, block)
-        if len(block):
-            sizes = bench.sizes(len(block))
-            task.format.measure(block, sizes)
-            mask = None if task.filter is None else task.filter.mask(block)
-            wanted = _ALL if mask is None else mask.view(np.uint8)
-            largest = measure_kernel.add_records(block.batch, sizes, block.timestamp, wanted, totals, table.rows)
-            if largest > MOST_LINE_BYTES:
-                for large in np.flatnonzero(totals[_SIZE, : table.rows] > MOST_LINE_BYTES).tolist():
-                    if large not in cuts:
-                        chosen = block.batch == large if mask is None else (block.batch == large) & mask
-                        cuts[large] = _split(sizes[chosen])
-        if block.damage is not None:
-            damaged.append(block.damage.row)
-            row = block.damage.row + 1
-    for row in damaged:
-        size = measure_row(bench, task, window.buffer, table, row, window.origin)
-        # Nothing in its header is certain, so it is shown even if it seems to be empty.
-        shown = task.filter is None or task.filter.may_hold(table, row)
-        totals[_SIZE, row] = min(max(size, int(shown)), MOST_LINE_BYTES)
-    found.pieces += _cut(bench, table, totals, cuts, damaged)
-    if found.keys is not None and skip is not None:
-        collect_keys(bench, found.keys, window)  # also of the batches that were left out
-
-
-def _split(sizes: npt.NDArray[np.int64]) -> list[int]:
-    """The rendered positions at which a large batch is cut between records, before and after each that is too long; the
-    last one is its end."""
-    ends = line_ends(sizes)
-    too_long = ends[sizes > MOST_LINE_BYTES]
-    edges = np.concatenate((np.sort(np.concatenate((too_long - 1, too_long))), ends[-1:]))
-    cuts = [0]
-    while cuts[-1] < ends[-1]:
-        fitting = ends[ends.searchsorted(cuts[-1] + MOST_LINE_BYTES, side="right") - 1]
-        cuts.append(int(min(fitting, edges[edges.searchsorted(cuts[-1], side="right")])))
-    return cuts[1:]
-
-
-def line_ends(sizes: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where the lines of a large batch end, of these sizes; one that is too long takes one byte."""
-    return np.cumsum(np.where(sizes > MOST_LINE_BYTES, 1, sizes))
-
-
-def _cut(
-    bench: Workbench,
-    table: BatchTable,
-    totals: npt.NDArray[np.int64],
-    cuts: dict[int, list[int]],
-    damaged: Collection[int],
-) -> list[Piece]:
-    """A measured window as pieces of similar size; large and damaged batches separately."""
-    pieces: list[Piece] = []
-    first = 0
-    for row in sorted({*cuts, *damaged}):
-        pieces += _even_pieces(bench, table, totals, first, row)
-        first = row + 1
-        if row in damaged:
-            least, greatest = named_times(claimed_times(table, row))
-            for piece in _even_pieces(bench, table, totals, row, row + 1, whole=True):
-                pieces.append(piece._replace(crc=NO_CRC, least=least, greatest=greatest, records=0))
-            continue
-        (whole,) = _even_pieces(bench, table, totals, row, row + 1, whole=True)
-        before = 0
-        for cut in cuts[row]:
-            records = whole.records if cut == cuts[row][-1] else 0  # of one batch, so counted with one of its pieces
-            pieces.append(whole._replace(size=cut - before, skip=before, records=records))
-            before = cut
-    return pieces + _even_pieces(bench, table, totals, first, table.rows)
-
-
-def _even_pieces(
-    bench: Workbench, table: BatchTable, totals: npt.NDArray[np.int64], first: int, last: int, *, whole: bool = False
-) -> list[Piece]:
-    total = int(totals[_SIZE, first:last].sum())
-    if total == 0:
-        return []
-    lines = bench.lines(1 if whole else total // PIECE_BYTES + 2)
-    count = measure_kernel.cut(table.data, totals, first, last, total if whole else PIECE_BYTES, lines)
-    return [Piece._make(line) for line in lines[:count].tolist()]
-
-
-def _no_batch(damage: SpanDamage) -> Piece:
-    # The messages that were there are unknown, so there are no offsets.
-    return Piece(0, 1, damage.position, damage.end, NOT_SPLIT, -1, NO_CRC, *named_times(damage.times or ()), 0)
+def _split(task: SegmentTask, start: int, end: int) -> list[int]:
+    """Where a block that renders to too many bytes is cut (pieces.line_cuts)."""
+    sizes: list[Int64s] = []
+    with workbench() as bench:
+        for window in scan_batches(task.snapshot, task.segment, start, end, window=window_bytes(start, end)):
+            skip = None if task.skips is None else task.skips(window.table)
+            row = 0
+            while row < window.table.rows:
+                block = bench.checked.decode(window.buffer, window.table, row, origin=window.origin, skip=skip)
+                bench.note(block)
+                block.check(task.segment.log.path)
+                row = block.next_row
+                if len(block):
+                    lines = bench.sizes(len(block))
+                    task.format.measure(block, lines)
+                    mask = None if task.filter is None else task.filter.mask(block)
+                    sizes.append(lines.copy() if mask is None else lines[mask])
+    return line_cuts(np.concatenate(sizes))
 
 
 def named_times(times: Iterable[int]) -> tuple[int, int]:
@@ -257,6 +189,29 @@ def _task(
     return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
 
 
+class SegmentBlocks:
+    """The table of blocks that all whole extents of a segment share, or the table of one extent that is not whole.
+
+    `table` is replaced as a whole, under the lock, by one that has more blocks or filters.
+    """
+
+    __slots__ = ("lock", "table")
+
+    def __init__(self, table: BlockTable | None = None) -> None:
+        self.lock = threading.Lock()
+        self.table = table or BlockTable.none()
+
+    def collect_locked(
+        self, snapshot: LogSnapshot, segment: Segment, start: int, end: int, workers: Workers, on_bytes: OnBytes,
+        *, keys: bool,
+    ) -> None:  # fmt: skip
+        """Adds the blocks between two positions, with the filters of their keys if `keys`. SegmentGone."""
+        table = self.table
+        secret = table.secret if keys else None
+        found, _ = BlockPass(snapshot, segment, table.edges(start), secret, None).run(start, end, workers, on_bytes)
+        self.table, _ = table.merged(found)
+
+
 class Extent:
     """`pieces` is what has been measured so far; it only grows at its end, and existing pieces do not change."""
 
@@ -266,18 +221,20 @@ class Extent:
         rendition: Rendition,
         wanted: MessageFilter | None,
         start: int,
+        blocks: SegmentBlocks | None = None,
         known: Pieces | None = None,
         decider: DecidingMarker | None = None,
     ) -> None:
-        # set once by the view index: whether the pieces are kept on disk
-        self.kept = False
+        """`blocks`: of the segment, for an extent that has all its messages."""
         # constant after construction
         self.segment = segment
         self.wanted = wanted
         self.number = next(_numbers)
         self.rendition = rendition
-        # replaced as a whole, guarded by the lock for writing
-        self._lock = threading.Lock()
+        self.is_whole = blocks is not None
+        # has its own locking; its lock guards what follows, for writing
+        self._blocks = blocks or SegmentBlocks()
+        # replaced as a whole
         self.pieces = Pieces.none(start) if known is None else known
         self._measured: tuple[int, int] | None = None  # ctime and size of the file before it was measured
         # the last marker that decided whether a transaction in the pieces was aborted; None: no transaction in them
@@ -285,42 +242,39 @@ class Extent:
         self._task: SegmentTask | None = None
 
     def extend(
-        self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes, keys: KeyIndex | None = None
+        self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes, *, keys: bool = False
     ) -> None:
         """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone.
 
-        `keys`: gets the keys of what is measured, if it lacks them; only for an extent of a whole segment.
+        `keys`: collects the keys of what is measured, where nobody has; only for an extent of a whole segment.
         """
         if end <= self.pieces.file_end and self._task is not None:
             return
-        with self._lock:
+        with self._blocks.lock:
             task, aborted = _task(snapshot, self.segment, self.rendition, self.wanted)
             if end > self.pieces.file_end:
                 changed_ns, size = self.segment.changed_ns(), self.segment.size
-                start = self.pieces.file_end
-                secret = None if keys is None else keys.secret_for(snapshot, self.segment, start, end)
-                pieces, parts = extend(self.pieces, task, end, workers, on_bytes, secret)
-                if keys is not None and secret is not None:
-                    keys.add(snapshot, self.segment, parts, pieces.file_end)
+                start, table = self.pieces.file_end, self._blocks.table
+                secret = table.secret if keys and table.unfiltered(start, end) else None
+                a_pass = BlockPass(snapshot, self.segment, table.edges(start), secret, task)
+                found, reached = a_pass.run(start, end, workers, on_bytes)
+                table, of = table.merged(found)
+                pieces = self.pieces.extended(table, of, found.rows, reached, partial(_split, task))
                 if aborted is not None:
                     self.decider = _later_of(self.decider, aborted.decider)
                 self._measured = changed_ns, size
+                self._blocks.table = table
                 self.pieces = pieces
             self._task = task
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it has all messages of its segment, as far as it is measured."""
-        return self.wanted is None and self.pieces.start == 0
 
     def pass_over(self, start: int, end: int) -> None:
         """Marks the file positions from `start` to `end` as measured, because nothing wanted is there.
 
         Does nothing unless the extent ends at `start`.
         """
-        with self._lock:
+        with self._blocks.lock:
             if self.pieces.file_end == start:
-                self.pieces = Pieces(self.pieces.columns, self.pieces.start, end)
+                self.pieces = self.pieces.until(self._blocks.table, end)
 
     def is_outdated(self) -> bool:
         """Whether damage was measured in a file that has been changed in place since: it may have been repaired.

@@ -15,8 +15,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from kafkafs.reading.layout import Cursor, Gap, Layout, Run, Span, cursor_at, offset_before, spans_from
-from kafkafs.reading.plans import OffsetPlan, Plan
+from kafkafs.reading.layout import (
+    Cursor,
+    Gap,
+    Layout,
+    MeasuringPlan,
+    Plan,
+    Run,
+    Span,
+    cursor_at,
+    offset_before,
+    spans_from,
+)
 from kafkafs.reading.selection import Question, Selection
 from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone, StorageError
 from storage.log.counting import count_messages, nth_message, visible_end
@@ -148,7 +158,7 @@ class Growth:
     def _is_large(self, shown: Shown, snapshot: LogSnapshot | None = None) -> bool:
         """Whether too much of what is behind the cursor has not been measured."""
         plan, selection, snapshot = shown.plan, shown.selection, snapshot or shown.snapshot
-        if self._exact_below is None or not isinstance(plan, OffsetPlan):
+        if self._exact_below is None or not isinstance(plan, MeasuringPlan):
             return False
         if selection.end_offset is not None or selection.limit is not None:
             return False
@@ -262,7 +272,7 @@ class Growth:
     ) -> tuple[list[Span], Cursor]:
         """The first of the spans, measured, up to the first that has more than `most` bytes left; and the cursor."""
         plan, runs, first = shown.plan, list(shown.layout.runs), list[Span]()
-        assert isinstance(plan, OffsetPlan)
+        assert isinstance(plan, MeasuringPlan)
         for span in spans:
             if most <= 0:
                 return first, Cursor(span.segment.base_offset, first[-1].segment, first[-1].end)

@@ -1,31 +1,40 @@
-"""The view index: the measured segments in each rendition; measured when first needed, then kept.
+"""The index: for each segment its blocks, with their times, keys and, for each rendition, their sizes. It is made when
+first needed, extended as the log grows, and kept on disk.
 
-A segment that a truncation has cut is another Segment, and is measured again.
+What it says of keys and times is only a hint about where not to look. A segment that a truncation has cut is another
+Segment, and is read again.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from cachetools import LRUCache
 
-from kafkafs.reading.extent import Extent, epoch_of
-from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading import blocks
+from kafkafs.reading.blocks import NO_FILTER, WORDS, BlockTable, KeyStretches
+from kafkafs.reading.extent import Extent, SegmentBlocks, epoch_of
 from kafkafs.reading.measured_pages import MeasuredPages
 from kafkafs.reading.pieces import Pieces
 from kafkafs.reading.selection import RecordFilter
-from kafkafs.reading.store import NO_MARKER, Marker, Store
+from kafkafs.reading.store import NO_MARKER, Kept, KeptSizes, Marker, Store
 from kafkafs.reading.workbench import Rendition
 from kafkafs.reading.workers import OnBytes, Scans, Workers
-from storage.errors import StorageError
+from storage.errors import SegmentGone, StorageError
 from storage.log.reader import find_batch
 from storage.log.segment import Segment
 from storage.log.snapshot import DecidingMarker, LogSnapshot
+
+KEPT_BYTES = 96 << 20  # of blocks, filters and sizes in memory, in addition to those that open views hold
+KEPT_STRETCHES = 1024
+_LITTLE_BYTES = 8 << 20  # of a segment, measured because it is before what is needed
+_FIRST_BYTES = 8 << 20  # scanned to see whether a segment has too many keys to be listed
+
 
 # The marker that decided about a segment's transactions: a later mount uses what was measured if it is still there.
 
@@ -51,35 +60,59 @@ def decider_of(snapshot: LogSnapshot, marker: Marker) -> DecidingMarker | None:
     return decider if marker_of(snapshot, decider) == marker else None
 
 
-KEPT_BYTES = 32 << 20  # of pieces in memory, in addition to those that open views hold
-KEPT_STRETCHES = 1024
-_LITTLE_BYTES = 8 << 20  # of a segment, measured because it is before what is needed
+_ExtentKey = tuple[str, int]  # name of the rendition, epoch
 
 
-_WholeKey = tuple[Segment, str, int]  # segment, name of the rendition, epoch
+class _Entry:
+    """What is known of a segment."""
+
+    __slots__ = ("blocks", "counted_bytes", "extents", "is_loaded", "kept", "saved")
+
+    def __init__(self) -> None:
+        # has its own locking: its lock is that of the entry
+        self.blocks = SegmentBlocks()
+        # guarded by that lock for writing
+        self.is_loaded = False  # whether the disk was asked
+        self.kept: dict[str, KeptSizes] = {}  # of renditions that were on disk, by lasting names
+        self.saved: tuple[object, ...] = ()  # what is on disk
+        # guarded by the index's lock
+        self.extents: dict[_ExtentKey, Extent] = {}
+        self.counted_bytes = 0  # when they were last counted
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.blocks.table.memory_bytes + sum(extent.pieces.memory_bytes for extent in self.extents.values())
 
 
-class ViewIndex:
-    """Extents: whole segments, which are kept, and the stretches that single ranges need. Thread-safe."""
+class BlockIndex:
+    """The blocks of segments: Segments are the same object only while their file grows, so what is known of one stays
+    right. Also the measured stretches that single ranges need. Thread-safe."""
 
     def __init__(
-        self, workers: Workers, store: Store | None, kept_bytes: int = KEPT_BYTES, keys: KeyIndex | None = None
+        self, workers: Workers, store: Store | None, kept_bytes: int = KEPT_BYTES, *, has_keys: bool = True
     ) -> None:
-        """`keys`: gets the keys of the segments that are measured."""
+        """`has_keys`: whether keys are collected, so that they can be looked up."""
         # constant after construction
         self.workers = workers
-        self.keys = keys
+        self.has_keys = has_keys
         self.pages = MeasuredPages()
+        self._searched_pages = MeasuredPages(most_bytes=0)  # nobody reads all that has been searched
         self._store = store
         self._kept_bytes = kept_bytes
-        # has its own locking
-        self._scans = Scans()
+        # have their own locking
+        self._measuring = Scans()
+        self._collecting = Scans()
+        # counted without a lock: numbers for people
+        self._collecting_seconds = 0.0
+        self._lookups = 0
         # guarded by the lock
         self._lock = threading.Lock()
-        self._whole: OrderedDict[_WholeKey, Extent] = OrderedDict()
-        self._stretches: LRUCache[tuple[_WholeKey, int, int | None, RecordFilter | None], Extent]
+        self._entries: OrderedDict[Segment, _Entry] = OrderedDict()
+        self._held_bytes = 0  # the sum of their counted_bytes
+        self._stretches: LRUCache[tuple[Segment, _ExtentKey, int, int | None, RecordFilter | None], Extent]
         self._stretches = LRUCache(KEPT_STRETCHES)
-        self._saved: WeakKeyDictionary[Extent, Pieces] = WeakKeyDictionary()  # what `keep` has kept last
+
+    # What a rendition shows
 
     def held(
         self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int, start: int = 0
@@ -98,52 +131,17 @@ class ViewIndex:
         """Up to which file position the batches from the position `start` on have been measured."""
         whole = self._known(snapshot, segment, rendition)
         with self._lock:
-            stretch = self._stretches.get((_key(snapshot, segment, rendition), start, None, wanted))
+            stretch = self._stretches.get((segment, _key(snapshot, rendition), start, None, wanted))
         return max(start, *(0 if extent is None else extent.pieces.file_end for extent in (whole, stretch)))
-
-    def _known(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
-        """A whole segment of which something has been measured, by this mount or an earlier one."""
-        key = _key(snapshot, segment, rendition)
-        with self._lock:
-            extent = self._whole.get(key)
-            if extent is not None:
-                self._whole.move_to_end(key)
-        if extent is None:
-            extent = self._loaded(snapshot, segment, rendition)
-            if extent is None:
-                return None
-            extent = self._hold(key, extent)
-        return extent
-
-    def _loaded(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
-        """A segment that an earlier mount has kept on disk."""
-        name = rendition.lasting_name()
-        found = None if self._store is None or name is None else self._store.load(segment, name)
-        if found is None:
-            return None
-        pieces, marker = found
-        decider = None if marker == NO_MARKER else decider_of(snapshot, marker)
-        if marker != NO_MARKER and decider is None:
-            return None
-        extent = Extent(segment, rendition, None, 0, pieces, decider)
-        extent.kept = True
-        return extent
-
-    def _save(self, extent: Extent) -> bool:
-        """Keeps a whole segment for later mounts, unless its marker cannot be found again, or a later mount cannot know
-        the rendition. False if its file has changed too recently to be sure that it no longer changes."""
-        pieces, decider, snapshot = extent.pieces, extent.decider, extent.snapshot
-        name = extent.rendition.lasting_name()
-        if self._store is None or snapshot is None or name is None:
-            return True
-        marker = NO_MARKER if decider is None else marker_of(snapshot, decider)
-        return marker is None or self._store.save(extent.segment, name, pieces, marker)
 
     def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
         """A whole segment, measured at least up to the position `end`; what is not known yet is scanned."""
         extent = self.held(snapshot, segment, rendition, end)
         if extent is None:
-            extent = self._hold(_key(snapshot, segment, rendition), Extent(segment, rendition, None, 0))
+            entry = self._loaded(segment)
+            extent = Extent(segment, rendition, None, 0, entry.blocks)
+            with self._lock:
+                extent = entry.extents.setdefault(_key(snapshot, rendition), extent)
             self.extend(extent, snapshot, end)
         return extent
 
@@ -162,7 +160,7 @@ class ViewIndex:
 
         With `grows`, the extent may be measured further than `end`.
         """
-        key = (_key(snapshot, segment, rendition), start, None if grows else end, wanted)
+        key = (segment, _key(snapshot, rendition), start, None if grows else end, wanted)
         with self._lock:
             extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
         self.extend(extent, snapshot, end)
@@ -170,67 +168,237 @@ class ViewIndex:
 
     def extend(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
         """Measures more of an extent, up to the position `end`; a segment that is measured to its end is kept."""
-        segment, whole, start = extent.segment, extent.is_whole, extent.pieces.file_end
+        segment, start = extent.segment, extent.pieces.file_end
         with self.scanning(segment.log.path, end - start) as on_bytes, self.pages.measuring(segment, start, end):
-            extent.extend(snapshot, end, self.workers, on_bytes, self.keys if whole else None)
-        if not whole or extent.kept or self._store is None:
-            return
-        if segment.sealed and extent.pieces.file_end == segment.size:
-            extent.kept = self._save(extent)
+            try:
+                extent.extend(snapshot, end, self.workers, on_bytes, keys=self.has_keys)
+            except SegmentGone:
+                self.forget(segment)  # what is known may be of other batches
+                raise
+        if extent.is_whole:
+            self._finish(segment, is_complete=segment.sealed and extent.pieces.file_end == segment.size)
+
+    def _known(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
+        """A whole segment of which something has been measured, by this mount or an earlier one."""
+        entry, key = self._loaded(segment), _key(snapshot, rendition)
+        with self._lock:
+            extent = entry.extents.get(key)
+        if extent is None:
+            extent = self._measured_before(entry, snapshot, segment, rendition)
+            if extent is not None:
+                with self._lock:
+                    extent = entry.extents.setdefault(key, extent)
+        return extent
+
+    def _measured_before(
+        self, entry: _Entry, snapshot: LogSnapshot, segment: Segment, rendition: Rendition
+    ) -> Extent | None:
+        """What an earlier mount has measured."""
+        name = rendition.lasting_name()
+        kept = None if name is None else entry.kept.get(name)
+        if kept is None:
+            return None
+        decider = None if kept.marker == NO_MARKER else decider_of(snapshot, kept.marker)
+        if kept.marker != NO_MARKER and decider is None:
+            return None
+        pieces = Pieces(entry.blocks.table, kept.sizes, 0)
+        return Extent(segment, rendition, None, 0, entry.blocks, pieces, decider)
+
+    # Where keys and times may be
+
+    def find(self, snapshot: LogSnapshot, segment: Segment, key: bytes, start: int, end: int) -> KeyStretches:
+        """Where messages with the key may be, from the position `start` to `end`; what is not known up to there is
+        scanned, if there are keys. SegmentGone."""
+        if not self.has_keys:
+            return KeyStretches([], start)
+        self._lookups += 1
+        return self.table(snapshot, segment, end, keys=True).find(key, start, end)
+
+    def names(self, snapshot: LogSnapshot, segment: Segment, end: int) -> tuple[frozenset[bytes], int] | None:
+        """The keys in the batches of a segment up to a position, and this position: `end`, or near it if the segment
+        still grows. None if they are more than MOST_NAMES, which is known soon. SegmentGone."""
+        if self.table(snapshot, segment, min(end, _FIRST_BYTES), keys=True).names is None:
+            return None
+        table = self.table(snapshot, segment, end, keys=True)
+        if table.names is None:
+            return None
+        unfiltered = table.unfiltered(0, table.file_end)
+        return table.names, unfiltered[0][0] if unfiltered else table.file_end
+
+    def known(self, segment: Segment) -> BlockTable:
+        """What is known of a segment's blocks, by this process or an earlier one."""
+        return self._loaded(segment).blocks.table
+
+    def table(self, snapshot: LogSnapshot, segment: Segment, end: int, *, keys: bool) -> BlockTable:
+        """The blocks of a segment up to the position `end`, with filters if `keys`; less than one may be missing if it
+        still grows. SegmentGone."""
+        entry = self._loaded(segment)
+        held, is_whole = entry.blocks, _is_whole(end, segment, snapshot)
+        if self._missing(held.table, end, keys=keys, is_whole=is_whole):
+            with held.lock:
+                for first, last in self._missing(held.table, end, keys=keys, is_whole=is_whole):
+                    begun = time.monotonic()
+                    with (
+                        self._collecting.scan(segment.log.path, last - first) as on_bytes,
+                        self._searched_pages.measuring(segment, first, last),
+                    ):
+                        try:
+                            held.collect_locked(snapshot, segment, first, last, self.workers, on_bytes, keys=keys)
+                        except SegmentGone:
+                            self.forget(segment)
+                            raise
+                    self._collecting_seconds += time.monotonic() - begun
+        table = held.table
+        self._finish(segment, is_complete=_is_whole(table.file_end, segment, snapshot))
+        return table
+
+    @staticmethod
+    def _missing(table: BlockTable, end: int, *, keys: bool, is_whole: bool) -> list[tuple[int, int]]:
+        """The stretches to scan: each with a block at least, or the rest of a segment that is sealed."""
+        if keys:
+            stretches = table.unfiltered(0, end)
+        else:
+            stretches = [(table.file_end, end)] if table.file_end < end else []
+        return [(first, last) for first, last in stretches if is_whole or last - first >= blocks.BLOCK_BYTES]
+
+    # What is held and kept
 
     def forget(self, segment: Segment) -> None:
-        """Drops what was measured of a segment, so that new layouts do not use it."""
+        """Drops what is known of a segment, in memory and on disk, so that new layouts do not use it."""
         with self._lock:
-            for whole in [key for key in self._whole if key[0] is segment]:
-                del self._whole[whole]
-            for stretch in [key for key in self._stretches if key[0][0] is segment]:
+            entry = self._entries.pop(segment, None)
+            if entry is not None:
+                self._held_bytes -= entry.counted_bytes
+                self._entries[segment] = fresh = _Entry()
+                fresh.is_loaded = True
+            for stretch in [key for key in self._stretches if key[0] is segment]:
                 del self._stretches[stretch]
 
     def start(self) -> None:
         """Allows scans (again)."""
-        self._scans.stopping = False
+        self._measuring.stopping = self._collecting.stopping = False
 
     def stop(self) -> None:
         """Ends scans in progress, and keeps active segments on disk too."""
-        self._scans.stopping = True
+        self._measuring.stopping = self._collecting.stopping = True
         self.keep()
         self.pages.drop_all()
 
     def keep(self) -> None:
-        """Keeps on disk what was measured of active segments: their logs may not be written any longer."""
+        """Keeps on disk what is known of active segments: their logs may not be written any longer."""
         with self._lock:
-            measured = [(extent, extent.pieces) for extent in self._whole.values() if not extent.kept]
-            changed = [(extent, pieces) for extent, pieces in measured if self._saved.get(extent) is not pieces]
-        for extent, pieces in changed:
-            if self._save(extent):
-                with self._lock:
-                    self._saved[extent] = pieces
+            entries = list(self._entries.items())
+        for segment, entry in entries:
+            self._save(segment, entry)
 
-    def status(self) -> dict[str, Any]:
-        """For @status.json: what is held, and the scans in progress."""
+    def status(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """For @status.json, of views and of keys: what is held, what it took to make it, and the scans in progress."""
         with self._lock:
-            return {
-                "segments": len(self._whole),
-                "memory_bytes": sum(extent.pieces.memory_bytes for extent in self._whole.values()),
-                "disk_bytes": 0 if self._store is None else self._store.used_bytes(),
-                "scanned_bytes": self._scans.scanned_bytes,
-                "scans": self._scans.status(),
-            }
+            extents = [extent for entry in self._entries.values() for extent in entry.extents.values()]
+            tables = [entry.blocks.table for entry in self._entries.values()]
+        disk_bytes = 0 if self._store is None else self._store.used_bytes()
+        views = {
+            "segments": len(extents),
+            "memory_bytes": sum(extent.pieces.memory_bytes for extent in extents),
+            "disk_bytes": disk_bytes,
+            "scanned_bytes": self._measuring.scanned_bytes,
+            "scans": self._measuring.status(),
+        }
+        if not self.has_keys:
+            return views, None
+        tables = [table for table in tables if (table.columns[WORDS] != NO_FILTER).any()]
+        return views, {
+            "segments": len(tables),
+            "indexed_bytes": sum(table.file_end for table in tables),
+            "keys": sum(table.keys for table in tables),
+            "memory_bytes": sum(table.memory_bytes for table in tables),
+            "disk_bytes": disk_bytes,
+            "lookups": self._lookups,
+            "scanned_bytes": self._collecting.scanned_bytes,
+            "scan_seconds": round(self._collecting_seconds, 3),
+            "scans": self._collecting.status(),
+        }
 
     def scanning(self, path: Path, total_bytes: int) -> AbstractContextManager[OnBytes]:
         """A scan of so many bytes of `path`, a file or a log, to be told of each step: it shows in @status.json, and
         ends with an OSError when the mount does."""
-        return self._scans.scan(path, total_bytes)
+        return self._measuring.scan(path, total_bytes)
 
-    def _hold(self, key: _WholeKey, extent: Extent) -> Extent:
-        """The extent to use for `key`: this one, or the one that another thread has stored meanwhile."""
+    def _loaded(self, segment: Segment) -> _Entry:
+        """The entry of a segment, with what an earlier process has kept of it."""
         with self._lock:
-            extent = self._whole.setdefault(key, extent)
-            held = sum(other.pieces.memory_bytes for other in self._whole.values())
-            while held > self._kept_bytes and len(self._whole) > 1:
-                held -= self._whole.popitem(last=False)[1].pieces.memory_bytes
-        return extent
+            entry = self._entries.get(segment)
+            if entry is None:
+                entry = self._entries[segment] = _Entry()
+            self._entries.move_to_end(segment)
+        if not entry.is_loaded:
+            with entry.blocks.lock:
+                if not entry.is_loaded:
+                    kept = None if self._store is None else self._store.load(segment)
+                    if kept is not None:
+                        entry.blocks.table = kept.table
+                        entry.kept = dict(kept.renditions)
+                        entry.saved = (kept.table,)
+                    entry.is_loaded = True
+            self._count(segment, entry)
+        return entry
+
+    def _finish(self, segment: Segment, *, is_complete: bool) -> None:
+        """After a scan: counts what is held, and keeps it on disk if nothing can follow."""
+        with self._lock:
+            entry = self._entries.get(segment)
+        if entry is not None:
+            self._count(segment, entry)
+            if is_complete:
+                self._save(segment, entry)
+
+    def _save(self, segment: Segment, entry: _Entry) -> None:
+        """Keeps what is known of a segment on disk, if that has changed: for later mounts, so renditions that they
+        cannot know are left out, and those whose marker cannot be found again."""
+        if self._store is None:
+            return
+        with self._lock:
+            extents = list(entry.extents.values())
+        with entry.blocks.lock:
+            table = entry.blocks.table
+            measured = [(extent, extent.snapshot, extent.pieces) for extent in extents]
+            state = (table, *(pieces for _, snapshot, pieces in measured if snapshot is not None))
+            if len(state) == len(entry.saved) and all(map(_is, state, entry.saved)):
+                return
+            renditions = dict(entry.kept)
+            for extent, snapshot, pieces in measured:
+                name = extent.rendition.lasting_name()
+                if snapshot is None or name is None:
+                    continue
+                marker = NO_MARKER if extent.decider is None else marker_of(snapshot, extent.decider)
+                renditions.pop(name, None)
+                if marker is not None:
+                    renditions[name] = KeptSizes(pieces.sizes.until(table, pieces.file_end), marker)
+            if self._store.save(segment, Kept(table, renditions)):
+                entry.saved = state
+
+    def _count(self, segment: Segment, entry: _Entry) -> None:
+        """Counts what an entry holds by now, and forgets the least recently used segments if all take too much
+        memory."""
+        with self._lock:
+            if self._entries.get(segment) is not entry:
+                return  # forgotten meanwhile
+            held = entry.memory_bytes
+            self._held_bytes += held - entry.counted_bytes
+            entry.counted_bytes = held
+            while self._held_bytes > self._kept_bytes and len(self._entries) > 1:
+                _, oldest = self._entries.popitem(last=False)
+                self._held_bytes -= oldest.counted_bytes
 
 
-def _key(snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> _WholeKey:
-    return segment, rendition.name, epoch_of(snapshot, rendition)
+def _is(one: object, other: object) -> bool:
+    return one is other
+
+
+def _key(snapshot: LogSnapshot, rendition: Rendition) -> _ExtentKey:
+    return rendition.name, epoch_of(snapshot, rendition)
+
+
+def _is_whole(position: int, segment: Segment, snapshot: LogSnapshot) -> bool:
+    """Whether nothing can follow the position in its segment."""
+    return segment.sealed and segment is not snapshot.active and position == segment.size

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from kafkafs.reading.selection import RecordFilter
 from storage.log.reader import find_batch
@@ -230,3 +230,33 @@ def _batch(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int,
             return -1, window.damage.end
         return int(window.table.base_offset[0]), position + int(window.table.size[0])
     return -1, snapshot.end_position(segment)
+
+
+# From spans to runs
+
+
+class Raced(Exception):
+    """Another thread has measured more than this snapshot shows: take a newer one."""
+
+
+class Plan(Protocol):
+    """How the spans of a range become runs."""
+
+    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
+        """Adds the runs of a span after `runs`, or extends the last one. Returns the greatest timestamp in them, -1 if
+        unknown. `grows`: the view will continue at the span's end. If it raises (Raced too), discard `runs`."""
+
+    def is_outdated(self) -> bool:
+        """Whether a plan made now would show the same messages otherwise. What is open keeps its plan."""
+
+
+@runtime_checkable
+class MeasuringPlan(Plan, Protocol):
+    """A plan that can measure a span step by step."""
+
+    def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
+        """How many bytes of the span's file `add` would measure."""
+
+    def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
+        """Measures the span up to the file position `end` at least. Returns up to where it is measured, where a batch
+        ends: for a span that ends there, `add` measures nothing."""

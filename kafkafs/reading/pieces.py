@@ -1,46 +1,40 @@
-"""Pieces: how a stretch of one segment's file becomes a stretch of rendered bytes. Values only, no I/O.
+"""Pieces: the rendered bytes of a segment's blocks in one rendition. Values only, no I/O.
 
-A piece is about 512 KiB of rendered bytes made from whole batches (smaller ones cost more in calls than they save). A
-batch that renders to more than MOST_LINE_BYTES is cut between messages into several pieces: they have the same file
-span, and each skips the bytes of the ones before it. A message that is longer by itself takes one byte, which stands
-for its error.
+A rendition has a size for each block; blocks that render to nothing are left out. Only a block that renders to more
+than MOST_LINE_BYTES is cut, between messages, into several pieces: they have the same file span, and each skips the
+bytes of the ones before it. A message that is longer by itself takes one byte, which stands for its error.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.format import MOST_LINE_BYTES
-from storage.format.batches import MOST_BATCH_BYTES
+from kafkafs.reading.blocks import CRC, FILE_END, GREATEST, NO_CRC, POSITION, RENDERED, BlockTable, Int64s
 from storage.types import NO_TIMESTAMP
 
-PIECE_BYTES = 512 << 10  # rendered
-PIECE_SPAN_BYTES = 1 << 20  # of the file: tombstones and aborted messages render to little or nothing
-GROUP_PIECES = 8  # rendered at a time for a sequential reader: fewer, longer steps
-GROUP_BYTES = 8 << 20  # of the file, and rendered
+GROUP_PIECES: Final = 32  # rendered at a time for a sequential reader: fewer, longer steps
+GROUP_BYTES: Final = 4 << 20  # of the file, and rendered
 
-NOT_SPLIT = -1  # `Piece.skip` of a piece of whole batches
-NO_CRC = -1  # `Piece.crc` of damage: of an unreadable batch, or where no batch begins
-NO_LEAST = 2**63 - 1  # least and greatest timestamp where there is no message
-NO_GREATEST = -(2**63 - 1)
+NOT_SPLIT: Final = -1  # `Piece.skip` of a piece of whole batches
 
 
 class Piece(NamedTuple):
     """One piece. Positions and sizes in bytes; it is made from the whole batches from `position` to `file_end`."""
 
-    end: int  # rendered position after it, counted from where the pieces begin
-    size: int  # rendered
     position: int
     file_end: int
-    skip: int  # in a part of a batch: rendered bytes of earlier parts; otherwise NOT_SPLIT
     base_offset: int  # of the batch at `position`: checked before use, together with its CRC
     crc: int
-    least: int  # timestamps; NO_LEAST, NO_GREATEST when it has no message; for damage what its header names
+    least: int  # timestamps of the block, of which the piece may show less; see BlockTable
     greatest: int
-    records: int
+    end: int  # rendered position after it, counted from where the pieces begin
+    size: int  # rendered
+    skip: int  # in a part of a block: rendered bytes of earlier parts; otherwise NOT_SPLIT
 
     @property
     def start(self) -> int:
@@ -48,31 +42,122 @@ class Piece(NamedTuple):
         return self.end - self.size
 
 
-END, SIZE, POSITION, FILE_END, SKIP, BASE_OFFSET, CRC, LEAST, GREATEST, RECORDS = range(len(Piece._fields))
-COLUMNS = len(Piece._fields)
+_OF_BLOCK: Final = 6  # columns that are those of the block
+END, SIZE, SKIP = range(6, 9)
+_COLUMNS: Final = len(Piece._fields)
+
+Split = Callable[[int, int], list[int]]
+"""The rendered positions where the batches between two positions of the file are cut; the last is their end."""
+
+
+class Sizes(NamedTuple):
+    """By piece: the row of its block, ascending; its rendered size and what it skips (Piece). `file_end`: up to which
+    position of the file that is."""
+
+    rows: Int64s
+    sizes: Int64s
+    skips: Int64s
+    file_end: int
+
+    def until(self, table: BlockTable, position: int) -> Sizes:
+        """Those of the whole blocks before a position."""
+        ends = table.columns[FILE_END]
+        blocks = int(ends.searchsorted(min(position, self.file_end), side="right"))
+        kept = int(self.rows.searchsorted(blocks))
+        return Sizes(self.rows[:kept], self.sizes[:kept], self.skips[:kept], int(ends[blocks - 1]) if blocks else 0)
+
+    def can_be(self, table: BlockTable) -> bool:
+        """Whether these may be the sizes of the undamaged blocks of a table. Who reads pieces takes that much memory,
+        and copies by their positions."""
+        rows, sizes, skips, file_end = self
+        blocks = int(table.columns[FILE_END].searchsorted(file_end, side="right"))
+        if file_end != (table.columns[FILE_END, blocks - 1] if blocks else 0):
+            return False
+        if not len(rows) == len(sizes) == len(skips):
+            return False
+        goes_on = np.diff(rows, prepend=-1) == 0
+        before = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))[:-1]
+        starts = np.maximum.accumulate(np.where(goes_on, 0, before)) if len(rows) else before
+        is_part = goes_on | np.append(goes_on[1:], [False])
+        return bool(
+            ((rows >= 0) & (rows < blocks)).all()
+            and (np.diff(rows) >= 0).all()
+            and ((sizes > 0) & (sizes <= MOST_LINE_BYTES)).all()
+            and np.where(is_part, skips == before - starts, (skips == NOT_SPLIT) | (skips == 0)).all()
+        )
 
 
 class Pieces:
     """All pieces of a stretch from the file position `start` to `file_end`, in order. Immutable.
 
-    `columns`: int64, shape (COLUMNS, pieces), see Piece.
+    `columns`: int64, shape (fields of Piece, pieces).
     """
 
-    __slots__ = ("columns", "file_end", "is_damaged", "may_fail", "size", "start")
+    __slots__ = ("columns", "file_end", "is_damaged", "may_fail", "rows", "size", "start")
 
-    def __init__(self, columns: npt.NDArray[np.int64], start: int, file_end: int) -> None:
-        self.columns = columns
+    def __init__(self, table: BlockTable, sizes: Sizes, start: int) -> None:
+        rows = sizes.rows
+        self.rows = rows
+        self.columns = columns = np.empty((_COLUMNS, len(rows)), np.int64)
+        columns[:_OF_BLOCK] = table.columns[:_OF_BLOCK, rows]
+        columns[SIZE], columns[SKIP] = sizes.sizes, sizes.skips
+        np.cumsum(sizes.sizes, out=columns[END])
+        np.minimum(columns[FILE_END], sizes.file_end, out=columns[FILE_END])
         self.start = start
-        self.file_end = file_end
-        self.size = int(columns[END, -1]) if columns.shape[1] else 0
+        self.file_end = sizes.file_end
+        self.size = int(columns[END, -1]) if len(rows) else 0
         self.is_damaged = bool((columns[CRC] == NO_CRC).any())
-        # Reads may end with an error: at damage, or at a message that is too long in a part of a batch.
+        # Reads may end with an error: at damage, or at a message that is too long in a part of a block.
         self.may_fail = self.is_damaged or bool((columns[SKIP] != NOT_SPLIT).any())
 
     @staticmethod
     def none(start: int) -> Pieces:
         """Nothing measured yet."""
-        return Pieces(np.empty((COLUMNS, 0), dtype=np.int64), start, start)
+        nothing = np.empty(0, np.int64)
+        return Pieces(BlockTable.none(), Sizes(nothing, nothing, nothing, start), start)
+
+    @property
+    def sizes(self) -> Sizes:
+        """Of what they are made, with the table."""
+        return Sizes(self.rows, self.columns[SIZE], self.columns[SKIP], self.file_end)
+
+    def until(self, table: BlockTable, file_end: int) -> Pieces:
+        """The same, measured up to another position between which and theirs nothing is shown."""
+        return Pieces(table, self.sizes._replace(file_end=file_end), self.start)
+
+    def extended(self, table: BlockTable, of: Int64s, found: Int64s, file_end: int, split: Split) -> Pieces:
+        """With what a pass has measured behind them, up to the position `file_end`: rows of FoundBlocks, of the blocks
+        `of`. `split`: for blocks that are too large."""
+        kept, sizes = len(self), found[:, RENDERED]
+        if kept and len(of) and int(of[0]) == int(self.rows[-1]):
+            # The block goes on.
+            kept = int(self.rows.searchsorted(self.rows[-1]))
+            of = np.concatenate((self.rows[kept:], of))
+            sizes = np.concatenate((self.columns[SIZE, kept:], sizes))
+        starts = np.flatnonzero(np.diff(of, prepend=-1))
+        totals = np.add.reduceat(sizes, starts) if len(starts) else sizes
+        shown = totals > 0
+        rows, totals = of[starts][shown], totals[shown]
+        skips = np.full(len(rows), NOT_SPLIT, np.int64)
+        was_split = kept < len(self) and bool((self.columns[SKIP, kept:] != NOT_SPLIT).any())
+        large = totals > MOST_LINE_BYTES
+        if was_split:
+            large[0] = True
+        for slot in np.flatnonzero(large)[::-1].tolist():
+            columns = table.columns[:, rows[slot]]
+            cuts = np.array(split(int(columns[POSITION]), min(int(columns[FILE_END]), file_end)), np.int64)
+            before = np.concatenate((np.zeros(1, np.int64), cuts[:-1]))
+            rows = np.concatenate((rows[:slot], np.full(len(cuts), rows[slot]), rows[slot + 1 :]))
+            totals = np.concatenate((totals[:slot], cuts - before, totals[slot + 1 :]))
+            skips = np.concatenate((skips[:slot], before, skips[slot + 1 :]))
+        own = self.sizes
+        joined = Sizes(
+            np.concatenate((own.rows[:kept], rows)),
+            np.concatenate((own.sizes[:kept], totals)),
+            np.concatenate((own.skips[:kept], skips)),
+            file_end,
+        )
+        return Pieces(table, joined, self.start)
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
@@ -81,33 +166,20 @@ class Pieces:
         return Piece._make(self.columns[:, row].tolist())
 
     def group(self, row: int, start: int, end: int) -> Piece:
-        """The piece `row` and those of its group that lie between the rendered positions `start` and `end`, as one.
-
-        The piece alone if one of them is damaged or a part of a batch, or if they are large.
-        """
-        low = row - row % GROUP_PIECES
-        high = min(low + GROUP_PIECES, len(self))
-        ends = self.columns[END, low:high].tolist()
-        while low < row and ends[0] <= start:
-            del ends[0]
-            low += 1
-        while high - 1 > row and ends[-2] >= end:
-            del ends[-1]
-            high -= 1
-        part = self.columns[:, low:high]
-        first = Piece._make(part[:, 0].tolist())
-        file_end = int(part[FILE_END, -1])
-        is_special = (part[SKIP] != NOT_SPLIT).any() or (part[CRC] == NO_CRC).any()
-        if is_special or max(file_end - first.position, ends[-1] - first.start) > GROUP_BYTES:
-            return self.piece(row)
-        return first._replace(
-            end=ends[-1],
-            size=ends[-1] - first.start,
-            file_end=file_end,
-            least=int(part[LEAST].min()),
-            greatest=int(part[GREATEST].max()),
-            records=int(part[RECORDS].sum()),
-        )
+        """The piece `row` and those of its group that lie between the rendered positions `start` and `end`, as one: as
+        many as may be, unless one of them is damaged or a part of a block."""
+        pieces = GROUP_PIECES
+        while pieces > 1:
+            low = row - row % pieces
+            part = self.columns[:, low : low + pieces]
+            part = part[:, (part[END] > start) & (part[END] - part[SIZE] < end)]
+            first = Piece._make(part[:, 0].tolist())
+            last = Piece._make(part[:, -1].tolist())
+            is_special = (part[SKIP] != NOT_SPLIT).any() or (part[CRC] == NO_CRC).any()
+            if not is_special and max(last.file_end - first.position, last.end - first.start) <= GROUP_BYTES:
+                return first._replace(end=last.end, size=last.end - first.start, file_end=last.file_end)
+            pieces //= 2
+        return self.piece(row)
 
     def may_fail_in(self, start: int, end: int) -> bool:
         """Whether reads between these rendered positions may end with an error."""
@@ -140,67 +212,22 @@ class Pieces:
 
     @property
     def memory_bytes(self) -> int:
-        return self.columns.nbytes
+        return self.columns.nbytes + self.rows.nbytes
 
 
-_NOTHING = np.array(Piece(0, 0, -1, 0, NOT_SPLIT, 0, 0, 0, 0, 0), np.int64).reshape(COLUMNS, 1)
+def line_ends(sizes: npt.NDArray[np.int64]) -> Int64s:
+    """Where the lines of a large block end, of these sizes; one that is too long takes one byte."""
+    return np.cumsum(np.where(sizes > MOST_LINE_BYTES, 1, sizes))
 
 
-def can_be_measured(columns: npt.NDArray[np.int64], file_end: int) -> bool:
-    """Whether these may be the pieces of an undamaged file of `file_end` bytes: one behind the other, none larger than
-    a piece is made. Who reads them takes that much memory, and copies by these positions."""
-    before = np.concatenate((_NOTHING, columns), axis=1)[:, :-1]
-    end, size, position, behind, skip, _, crc, _, _, records = columns
-    continues = position == before[POSITION]  # the batch that the piece before is of
-    return bool(
-        ((size > 0) & (size <= MOST_LINE_BYTES + PIECE_BYTES) & (end == before[END] + size)).all()
-        and ((position >= 0) & (position < behind) & (behind <= file_end)).all()
-        and (behind - position <= MOST_BATCH_BYTES).all()
-        and np.where(continues, before[SKIP] != NOT_SPLIT, position >= before[FILE_END]).all()
-        and np.where(continues, skip == before[SKIP] + before[SIZE], (skip == NOT_SPLIT) | (skip == 0)).all()
-        and ((crc >= 0) & (records >= 0) & (records <= end)).all()
-    )
-
-
-class PieceBuilder:
-    """Adds pieces after the existing ones; small neighbours are merged."""
-
-    def __init__(self, pieces: Pieces) -> None:
-        self._before = pieces
-        self._rows: list[Piece] = []
-        if len(pieces):
-            self._rows.append(pieces.piece(len(pieces) - 1))
-
-    def add(self, piece: Piece) -> None:
-        """`piece.end` is ignored; pieces without rendered bytes are left out."""
-        if piece.size == 0:
-            return
-        if not self._rows:
-            self._rows.append(piece._replace(end=piece.size))
-            return
-        last = self._rows[-1]
-        end = last.end + piece.size
-        if (
-            last.size + piece.size > PIECE_BYTES
-            or piece.file_end - last.position > PIECE_SPAN_BYTES
-            or last.skip != NOT_SPLIT
-            or piece.skip != NOT_SPLIT
-            or NO_CRC in (last.crc, piece.crc)
-        ):
-            self._rows.append(piece._replace(end=end))
-            return
-        self._rows[-1] = last._replace(
-            end=end,
-            size=last.size + piece.size,
-            file_end=piece.file_end,
-            least=min(last.least, piece.least),
-            greatest=max(last.greatest, piece.greatest),
-            records=last.records + piece.records,
-        )
-
-    def build(self, file_end: int) -> Pieces:
-        """All pieces, up to the file position `file_end`."""
-        kept = self._before.columns[:, : max(0, len(self._before) - 1)]
-        added = np.array(self._rows, dtype=np.int64).reshape(-1, COLUMNS).T
-        columns = np.ascontiguousarray(np.concatenate((kept, added), axis=1))
-        return Pieces(columns, self._before.start, file_end)
+def line_cuts(sizes: npt.NDArray[np.int64]) -> list[int]:
+    """The rendered positions at which a large block is cut between records, before and after each that is too long; the
+    last one is its end."""
+    ends = line_ends(sizes)
+    too_long = ends[sizes > MOST_LINE_BYTES]
+    edges = np.concatenate((np.sort(np.concatenate((too_long - 1, too_long))), ends[-1:]))
+    cuts = [0]
+    while cuts[-1] < ends[-1]:
+        fitting = ends[ends.searchsorted(cuts[-1] + MOST_LINE_BYTES, side="right") - 1]
+        cuts.append(int(min(fitting, edges[edges.searchsorted(cuts[-1], side="right")])))
+    return cuts[1:]

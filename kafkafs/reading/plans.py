@@ -10,27 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from kafkafs.reading.blocks import CRC, FILE_END, GREATEST, LEAST, NO_CRC, NO_GREATEST, NO_LEAST, POSITION
 from kafkafs.reading.extent import Extent
-from kafkafs.reading.index import ViewIndex
-from kafkafs.reading.key_blocks import Found
-from kafkafs.reading.layout import Cursor, Run, Span, spans_from
-from kafkafs.reading.pieces import (
-    CRC,
-    END,
-    FILE_END,
-    GREATEST,
-    LEAST,
-    NO_CRC,
-    NO_GREATEST,
-    NO_LEAST,
-    POSITION,
-    Pieces,
-)
+from kafkafs.reading.index import BlockIndex
+from kafkafs.reading.layout import Cursor, Raced, Run, Span, spans_from
+from kafkafs.reading.pieces import END, Pieces
 from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.workbench import Rendition
 from storage.log.counting import visible_end
@@ -45,21 +33,6 @@ Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 
-class Raced(Exception):
-    """Another thread has measured more than this snapshot shows: take a newer one."""
-
-
-class Plan(Protocol):
-    """How the spans of a range become runs."""
-
-    def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        """Adds the runs of a span after `runs`, or extends the last one. Returns the greatest timestamp in them, -1 if
-        unknown. `grows`: the view will continue at the span's end. If it raises (Raced too), discard `runs`."""
-
-    def is_outdated(self) -> bool:
-        """Whether a plan made now would show the same messages otherwise. What is open keeps its plan."""
-
-
 def append_run(
     runs: list[Run], segment: Segment, extent: Extent | None, source_start: int, size: int, file_end: int = -1
 ) -> None:
@@ -72,7 +45,7 @@ def append_run(
 class RenderedPlan:
     """What the plans of rendered views have in common."""
 
-    def __init__(self, index: ViewIndex, rendition: Rendition) -> None:
+    def __init__(self, index: BlockIndex, rendition: Rendition) -> None:
         self._index = index
         self._rendition = rendition
 
@@ -198,7 +171,7 @@ class OffsetPlan(RenderedPlan):
 class TimePlan(RenderedPlan):
     """The plan of a range of times."""
 
-    def __init__(self, index: ViewIndex, rendition: Rendition, times: TimeRange) -> None:
+    def __init__(self, index: BlockIndex, rendition: Rendition, times: TimeRange) -> None:
         super().__init__(index, rendition)
         self._times = times
 
@@ -342,14 +315,14 @@ def _groups(kinds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
 
 # The plan of a key's messages: only the blocks that may hold the key are measured, through a filter.
 #
-# Without a key index everything is. What is appended later is measured through the filter as it comes, so positions do
-# not depend on the index.
+# Where keys are not collected everything is. What is appended later is measured through the filter as it comes, so
+# positions do not depend on what is known of keys.
 
 
 class KeyPlan(RenderedPlan):
     """The plan of all messages with a key."""
 
-    def __init__(self, index: ViewIndex, rendition: Rendition, key: bytes) -> None:
+    def __init__(self, index: BlockIndex, rendition: Rendition, key: bytes) -> None:
         super().__init__(index, rendition)
         self._key = key
 
@@ -379,8 +352,6 @@ class KeyPlan(RenderedPlan):
 
     def _stretches(self, snapshot: LogSnapshot, span: Span, *, grows: bool) -> list[tuple[int, int, bool]]:
         """Those that may hold the key: start, end, and whether the view continues there."""
-        keys, found = self._index.keys, Found([], span.start)
-        if keys is not None:
-            found = keys.find(snapshot, span.segment, self._key, span.start, span.end)
+        found = self._index.find(snapshot, span.segment, self._key, span.start, span.end)
         stretches = [(start, end, False) for start, end in found.stretches]
         return [*stretches, (found.behind, span.end, grows)] if grows or found.behind < span.end else stretches

@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 from kafkafs.formats.format import MOST_LINE_BYTES, line_too_long
 from kafkafs.reading.block_cache import Block, BlockCache, Buffer, DamagedPlace
-from kafkafs.reading.extent import Extent, SegmentTask, line_ends, measure_row
+from kafkafs.reading.blocks import NO_CRC
+from kafkafs.reading.extent import Extent, SegmentTask, measure_row
 from kafkafs.reading.handle import OpenView, ViewHandle
 from kafkafs.reading.layout import Layout, Run
 from kafkafs.reading.measured_pages import MeasuredPages
-from kafkafs.reading.pieces import NO_CRC, NOT_SPLIT, Piece
+from kafkafs.reading.pieces import NOT_SPLIT, Piece, line_ends
 from kafkafs.reading.workbench import Workbench, workbench
 from kafkafs.reading.workers import Workers
 from storage.errors import CorruptBatch, SegmentGone, StorageError
@@ -53,22 +54,32 @@ def _fill(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
 def _render_part(
     bench: Workbench, task: SegmentTask, piece: Piece, data: memoryview, out: memoryview
 ) -> list[DamagedPlace]:
-    """Renders some messages of one batch, or tells that a message is too long."""
-    block = bench.checked.decode(data, bench.table, origin=piece.position)
-    bench.note(block)
-    path = task.segment.log.path
-    if block.damage is not None:
-        block.damage.error.path = path
-        return [DamagedPlace(0, piece.size, block.damage.error)]
-    shown = block if task.filter is None else task.filter.apply(block)
-    sizes = bench.sizes(len(shown))
-    task.format.measure(shown, sizes)
-    first, behind = line_ends(sizes).searchsorted((piece.skip, piece.skip + piece.size), side="right").tolist()
-    if behind - first == 1 and sizes[first] > MOST_LINE_BYTES:
-        return [DamagedPlace(0, piece.size, line_too_long(int(shown.offset[first]), int(sizes[first]), path))]
-    _, end = task.format.render_rows(shown.select(slice(first, behind)), out)
-    if end != piece.size:
-        raise _rewritten(task, piece, end)
+    """Renders some messages of a block, or tells that a message is too long."""
+    table, path = bench.table, task.segment.log.path
+    skip = None if task.skips is None else task.skips(table)
+    row, before, at, end = 0, 0, 0, piece.skip + piece.size
+    while row < table.rows and before < end:
+        block = bench.checked.decode(data, table, row, origin=piece.position, skip=skip)
+        bench.note(block)
+        if block.damage is not None:
+            block.damage.error.path = path
+            return [DamagedPlace(0, piece.size, block.damage.error)]
+        row = block.next_row
+        shown = block if task.filter is None else task.filter.apply(block)
+        if not len(shown):
+            continue
+        sizes = bench.sizes(len(shown))
+        task.format.measure(shown, sizes)
+        ends = before + line_ends(sizes)
+        first, behind = ends.searchsorted((piece.skip, end), side="right").tolist()
+        if behind - first == 1 and sizes[first] > MOST_LINE_BYTES:
+            return [DamagedPlace(0, piece.size, line_too_long(int(shown.offset[first]), int(sizes[first]), path))]
+        done, at = task.format.render_rows(shown.select(slice(first, behind)), out, at)
+        if done < behind - first:
+            raise _rewritten(task, piece, f"more than {len(out)}")
+        before = int(ends[-1])
+    if at != piece.size:
+        raise _rewritten(task, piece, at)
     return []
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from kafkafs.reading import key_kernel
+from kafkafs.reading import block_kernel
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
 from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.greatest_timestamp import may_reach, position_for_timestamp
@@ -213,7 +213,7 @@ def _start_in_segment(snapshot: LogSnapshot, segment: Segment, start_ms: int) ->
 def key_rows(block: RecordBlock, key: bytes) -> NDArray[np.intp]:
     """The rows whose key is `key`, ascending."""
     rows = np.empty(len(block), np.int64)
-    return rows[: key_kernel.rows_with_key(block.buffer, block.key_start, block.key_length, key, rows)]
+    return rows[: block_kernel.rows_with_key(block.buffer, block.key_start, block.key_length, key, rows)]
 
 
 def header_rows(

@@ -11,15 +11,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kafkafs.reading.key_stretches import read_with_key
 from kafkafs.reading.selection import RecordFilter, start_of_time
 from storage.errors import OffsetOutOfRange, SegmentGone, UnknownTopicOrPartition
 from storage.log.lineage import kept_end
+from storage.log.reader import read_range
 from storage.log.rereads import Rereads
 from storage.types import Isolation, OffsetRange
 
 if TYPE_CHECKING:
-    from kafkafs.reading.key_index import KeyIndex
     from kafkafs.reading.selection import ChosenOffsets
     from storage.files.dir_identity import DirIdentity
     from storage.format.block import BatchDamage, RecordBlock
@@ -60,7 +59,6 @@ def read_split(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     wanted: RecordFilter = ALL,
     latest: ChosenOffsets | None = None,
-    keys: KeyIndex | None = None,
 ) -> Iterator[RecordBlock]:
     """`read_offsets` of a log of this directory, also after a broker has moved the directory's logs."""
 
@@ -77,7 +75,6 @@ def read_split(
         isolation=isolation,
         wanted=wanted,
         latest=latest,
-        keys=keys,
     )
 
 
@@ -91,12 +88,11 @@ def read_offsets(
     isolation: Isolation,
     wanted: RecordFilter = ALL,
     latest: ChosenOffsets | None = None,
-    keys: KeyIndex | None = None,
 ) -> Iterator[RecordBlock]:
     """The split's records as a consumer sees them, in offset order; each block is valid until the next is requested.
 
     `current`: the log as it is now, or UnknownTopicOrPartition. `wanted`: where the indexes show that no message has
-    its times or, with `keys`, its key, nothing is read; others come too, and must be filtered. `latest`: only these
+    its times or its key, nothing is read; others come too, and must be filtered. `latest`: only these
     messages; OffsetOutOfRange if some were removed.
 
     `on_loss(tp, offsets, why)`: these offsets are no longer in the log. `on_damage(tp, damage)`: a batch, or bytes that
@@ -130,9 +126,7 @@ def read_offsets(
             end = lost.start
         try:
             for start, stop in _stretches(snapshot, position, end, wanted, latest):
-                blocks = read_with_key(
-                    snapshot, start, stop, isolation=isolation, decoder=decoder, keys=keys, key=wanted.key
-                )
+                blocks = _blocks(snapshot, start, stop, wanted.key, isolation, decoder)
                 for block in blocks:
                     if len(block):
                         following = int(block.offset[-1]) + 1
@@ -152,6 +146,17 @@ def read_offsets(
         raise OffsetOutOfRange(f"{missing} of the latest messages of {tp} were removed unread", advice="Run it again")
 
 
+def _blocks(
+    snapshot: LogSnapshot, start: int, end: int, key: bytes | None, isolation: Isolation, decoder: Decoder
+) -> Iterator[RecordBlock]:
+    """The records of a part of these offsets, without some that have not the key."""
+    if key is None:
+        return read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
+    from kafkafs.reading.stretches import read_with_key  # takes a while
+
+    return read_with_key(snapshot, start, end, key, isolation=isolation, decoder=decoder)
+
+
 def _stretches(
     snapshot: LogSnapshot, start: int, end: int, wanted: RecordFilter, latest: ChosenOffsets | None
 ) -> Iterator[tuple[int, int]]:
@@ -165,7 +170,7 @@ def _stretches(
     if times is not None and times.start_ms is not None:
         start = max(start, start_of_time(snapshot, times.start_ms))
     if times is not None and times.end_ms is not None:
-        from kafkafs.reading.time_stretches import time_stretches
+        from kafkafs.reading.stretches import time_stretches  # takes a while
 
         for part in time_stretches(snapshot, OffsetRange(start, end), times):
             yield part.start, part.end

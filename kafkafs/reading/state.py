@@ -30,8 +30,7 @@ from typing import NamedTuple, Protocol
 
 from kafkafs.reading.block_cache import PathPages
 from kafkafs.reading.growth import Growth, Shown
-from kafkafs.reading.layout import Layout
-from kafkafs.reading.plans import Plan, Raced
+from kafkafs.reading.layout import Layout, Plan, Raced
 from kafkafs.reading.range_names import LastDuration
 from kafkafs.reading.selection import Question, Selection
 from storage.errors import SegmentGone

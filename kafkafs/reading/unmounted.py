@@ -19,7 +19,6 @@ from storage.log.counting import visible_end
 from storage.log.rereads import Rereads
 
 if TYPE_CHECKING:
-    from kafkafs.reading.key_index import KeyIndex
     from storage.format.block import RecordBlock
     from storage.format.decoder import Decoder
     from storage.log.snapshot import LogSnapshot, ReadableLog
@@ -36,8 +35,8 @@ class PartitionReader:
 
     `follow`: messages that are appended later belong to the range too, a range above the log end is waited for, and a
     loss is reported to `note` instead of raised. What a tier does not give is always reported to it: then `failed` is
-    set, and reading goes on behind it. `decoder` may be shared with readers that are not used at the same time. `keys`:
-    where to look for a wanted key. `done`: no more messages can come.
+    set, and reading goes on behind it. `decoder` may be shared with readers that are not used at the same time. `done`:
+    no more messages can come.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class PartitionReader:
         *,
         follow: bool = False,
         note: Callable[[str], None] | None = None,
-        keys: KeyIndex | None = None,
     ) -> None:
         self.done = False
         self.failed = False
@@ -65,7 +63,6 @@ class PartitionReader:
         self._latest: ChosenOffsets | None = None
         self._may_retry = True  # nothing was yielded since `_next` was moved
         self._decoder = decoder
-        self._keys = keys
 
     def blocks(self) -> Iterator[RecordBlock]:
         """The wanted records up to the end of the log as it is now; a block is valid until the next is taken.
@@ -172,7 +169,6 @@ class PartitionReader:
             isolation=question.isolation,
             wanted=wanted if self._left is None else ALL,  # the first N messages have any time and key
             latest=self._latest,
-            keys=self._keys,
         )
         for block in blocks:
             if self._left is not None:

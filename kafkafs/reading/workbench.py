@@ -15,8 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.format import Format
-from kafkafs.reading import measure_kernel
-from kafkafs.reading.pieces import COLUMNS, END, NOT_SPLIT, SKIP
 from storage.format.batches import BatchTable, ScanStop, scan
 from storage.format.block import RecordBlock
 from storage.format.decoder import Decoder
@@ -84,8 +82,7 @@ class Workbench:
         self.unchecked = Decoder(verify_crc=False)
         self._raw = bytearray(WINDOW_BYTES)
         self._sizes = np.empty(1 << 14, dtype=np.int64)
-        self._totals = np.empty((4, 1 << 12), dtype=np.int64)
-        self._lines = np.empty((16, COLUMNS), dtype=np.int64)
+        self._hashes = np.empty(0, dtype=np.uint64)
         self._largest_bytes = 0
         self._largest_count = 0
 
@@ -115,24 +112,10 @@ class Workbench:
         return self._sizes[:count]
 
     def hashes(self, count: int) -> npt.NDArray[np.uint64]:
-        """A column like `sizes`, in the same memory: whichever of them is asked for later overwrites the other."""
-        return self.sizes(count).view(np.uint64)
-
-    def totals(self, rows: int) -> npt.NDArray[np.int64]:
-        """Columns for the sums by batch of `measure_kernel.add_records`, cleared for `rows` batches."""
-        if rows > self._totals.shape[1]:
-            self._totals = np.empty((4, 2 * rows), dtype=np.int64)
-        measure_kernel.clear_totals(self._totals, rows)
-        return self._totals
-
-    def lines(self, count: int) -> npt.NDArray[np.int64]:
-        """Room for `count` pieces that are not parts of a batch; the other columns are uninitialised."""
-        if count > len(self._lines):
-            self._lines = np.empty((2 * count, COLUMNS), dtype=np.int64)
-        lines = self._lines[:count]
-        lines[:, END] = 0
-        lines[:, SKIP] = NOT_SPLIT
-        return lines
+        """A column of `count` hashes, uninitialised."""
+        if count > len(self._hashes):
+            self._hashes = np.empty(2 * count, dtype=np.uint64)
+        return self._hashes[:count]
 
     def trim(self) -> None:
         """Frees buffers that an unusual batch has made large."""
@@ -140,6 +123,8 @@ class Workbench:
             self._raw = bytearray(WINDOW_BYTES)
         if len(self._sizes) > _KEPT_RECORDS:
             self._sizes = np.empty(1 << 14, dtype=np.int64)
+        if len(self._hashes) > _KEPT_RECORDS:
+            self._hashes = np.empty(0, dtype=np.uint64)
         if self._largest_bytes > _KEPT_BYTES or self._largest_count > _KEPT_RECORDS:
             self.checked, self.unchecked = Decoder(), Decoder(verify_crc=False)
             self._largest_bytes = self._largest_count = 0

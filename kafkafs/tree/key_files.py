@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import NamedTuple
 
+from kafkafs.reading.blocks import MOST_KEY_BYTES, MOST_NAMES
 from kafkafs.reading.handle import Handle, JoinedHandle, ViewHandle, open_all
-from kafkafs.reading.key_blocks import MOST_KEY_BYTES, MOST_NAMES
-from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.index import BlockIndex
 from kafkafs.reading.layout import Cursor, Span, spans_from
 from kafkafs.reading.plans import KeyPlan
 from kafkafs.reading.selection import Selection
@@ -25,7 +25,7 @@ from storage.log.rereads import reread
 from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
-# Which keys the messages of a log have, where these are few: from the key index, and from the messages that are not in
+# Which keys the messages of a log have, where these are few: from the index, and from the messages that are not in
 # it yet.
 
 
@@ -36,17 +36,17 @@ class KeyNames(NamedTuple):
     unsure: set[bytes]
 
 
-def keys_of(log: ReadableLog, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
+def keys_of(log: ReadableLog, index: BlockIndex, isolation: Isolation) -> KeyNames | None:
     """The keys of a log as it is now; None if they are more than MOST_NAMES, which is known soon."""
-    return reread(log, lambda snapshot: _keys_in(snapshot, keys, isolation))
+    return reread(log, lambda snapshot: _keys_in(snapshot, index, isolation))
 
 
-def _keys_in(snapshot: LogSnapshot, keys: KeyIndex, isolation: Isolation) -> KeyNames | None:
+def _keys_in(snapshot: LogSnapshot, index: BlockIndex, isolation: Isolation) -> KeyNames | None:
     key_names = KeyNames(set(), set())
     visible = visible_end(snapshot, isolation)
     spans, _ = spans_from(snapshot, Cursor(snapshot.log_start_offset), None, visible)
     for span in spans:
-        known = keys.names(snapshot, span.segment, span.end)
+        known = index.names(snapshot, span.segment, span.end)
         if known is None:
             return None
         names, reached = known
@@ -190,10 +190,12 @@ class KeysDirectory(Directory):
 
     def _keys(self) -> set[bytes] | None:
         """The keys that have messages; None if they are too many, or there is no index that knows them."""
-        index, isolation = self._services.index.keys, self._services.isolation
+        index, isolation = self._services.index, self._services.isolation
+        if not index.has_keys:
+            return None
         keys: set[bytes] = set()
         for log in self._logs:
-            names = None if index is None else keys_of(log, index, isolation)
+            names = keys_of(log, index, isolation)
             if names is None:
                 return None
             files = {key: KeyFile(self._services, log, RangePath(log.tp, None, _LISTED, key)) for key in names.unsure}

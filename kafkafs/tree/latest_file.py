@@ -13,9 +13,9 @@ from kafkafs.formats import by_name
 from kafkafs.reading.block_cache import PathPages
 from kafkafs.reading.extent import Extent
 from kafkafs.reading.handle import Handle, JoinedHandle, OpenView, ViewHandle, open_all
-from kafkafs.reading.index import ViewIndex
-from kafkafs.reading.layout import Layout, Run, Span
-from kafkafs.reading.plans import Plan, RenderedPlan, append_run
+from kafkafs.reading.index import BlockIndex
+from kafkafs.reading.layout import Layout, Plan, Run, Span
+from kafkafs.reading.plans import RenderedPlan, append_run
 from kafkafs.reading.rendering import RenderedHandle
 from kafkafs.reading.selection import ChosenOffsets, Question, Selection
 from kafkafs.reading.state import ViewState
@@ -46,7 +46,7 @@ Find = Callable[["LogSnapshot"], "Int64s"]
 class LatestPlan(RenderedPlan):
     """The plan of one opening of a file: the first span that is added finds the messages of the whole snapshot."""
 
-    def __init__(self, index: ViewIndex, rendition: Rendition, find: Find) -> None:
+    def __init__(self, index: BlockIndex, rendition: Rendition, find: Find) -> None:
         """`find`: has decided about isolation, so the rendition is of all messages."""
         super().__init__(index, rendition)
         self._find = find

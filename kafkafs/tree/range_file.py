@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from kafkafs.formats import by_name
 from kafkafs.reading.block_cache import PathPages
 from kafkafs.reading.handle import CopyingHandle, Handle, OpenView, ViewHandle
-from kafkafs.reading.layout import Layout
-from kafkafs.reading.plans import OffsetPlan, Plan, TimePlan
+from kafkafs.reading.layout import Layout, Plan
+from kafkafs.reading.plans import OffsetPlan, TimePlan
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetSpec, TimeBetween, TimeSpec
 from kafkafs.reading.raw import RawHandle, RawPlan, RawTimePlan
 from kafkafs.reading.rendering import RenderedHandle

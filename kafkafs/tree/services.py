@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from kafkafs.reading.block_cache import BlockCache, PathPages
-from kafkafs.reading.index import ViewIndex
+from kafkafs.reading.index import BlockIndex
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
 from kafkafs.reading.state import Callers, Clocks, OneCaller, ViewState
 from kafkafs.reading.workers import Workers
@@ -139,7 +139,7 @@ class LatestMemory:
 class Services:
     """The services that a tree has, one of each kind."""
 
-    index: ViewIndex
+    index: BlockIndex
     cache: BlockCache
     workers: Workers
     clocks: Clocks

@@ -18,11 +18,10 @@ from typing import Any, NoReturn
 
 from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES, BlockCache
 from kafkafs.reading.growth import DEFAULT_EXACT_BELOW
-from kafkafs.reading.index import ViewIndex
-from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading.index import BlockIndex
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
 from kafkafs.reading.state import Callers, Clocks, OneCaller
-from kafkafs.reading.store import KeyStore, Store, default_directory
+from kafkafs.reading.store import Store, default_directory
 from kafkafs.reading.workers import DEFAULT_WORKERS, Workers
 from kafkafs.schemas.sources import LogSchemas, SchemaSource
 from kafkafs.tree import paths
@@ -65,9 +64,9 @@ class TreeOptions:
     """The options of a mount. Sizes in bytes.
 
     `clamp`: ranges that begin below the log start show what is left, instead of OffsetOutOfRange.
-    `index_dir`: where the view index and the key index are kept; None: the user's cache directory. `index_bytes`: the
-    most for the view index, `key_bytes` for the key index; `index_bytes` 0: none is kept. `keys`: whether there is a
-    key index. `workers`: threads that render in advance of readers. `latest_bytes`: for the keys of a `latest` file.
+    `index_dir`: where the index is kept; None: the user's cache directory. `index_bytes`: the most for it; 0: none is
+    kept. `keys`: whether it has keys. `workers`: threads that render in advance of readers. `latest_bytes`: for the
+    keys of a `latest` file.
     `exact_below`: a view with more bytes of files that nobody has measured has an estimated size; None: no view has.
     """
 
@@ -76,8 +75,7 @@ class TreeOptions:
     cache_bytes: int = DEFAULT_CACHE_BYTES
     workers: int = DEFAULT_WORKERS
     index_dir: Path | None = None
-    index_bytes: int = 256 << 20
-    key_bytes: int = 1 << 30
+    index_bytes: int = 1 << 30
     keys: bool = True
     latest_bytes: int = DEFAULT_LATEST_BYTES
     exact_below: int | None = DEFAULT_EXACT_BELOW
@@ -111,9 +109,8 @@ class Tree:
         # have their own locking
         schemas = schemas or LogSchemas(log_dir)
         self._workers = Workers(self.options.workers)
-        self._keys = KeyIndex(self._workers, _key_store(self.options)) if self.options.keys else None
         self._services = Services(
-            ViewIndex(self._workers, _store(self.options), keys=self._keys),
+            BlockIndex(self._workers, _store(self.options), has_keys=self.options.keys),
             BlockCache(self.options.cache_bytes),
             self._workers,
             Clocks(self._clock.now_ms),
@@ -157,16 +154,12 @@ class Tree:
 
     def start(self) -> None:
         """Starts the worker threads: after any fork, from FUSE's init."""
-        for index in (self._services.index, self._keys):
-            if index is not None:
-                index.start()
+        self._services.index.start()
         self._workers.start()
 
     def stop(self) -> None:
-        """Ends the worker threads, and keeps the indexes on disk: from FUSE's destroy."""
-        for index in (self._services.index, self._keys):
-            if index is not None:
-                index.stop()
+        """Ends the worker threads, and keeps the index on disk: from FUSE's destroy."""
+        self._services.index.stop()
         self._workers.stop()
 
     def lookup(self, path: str) -> View:
@@ -224,11 +217,12 @@ class Tree:
     def status(self) -> dict[str, Any]:
         """The tree's part of @status.json: caches, view index, scans in progress, open files, what could not be read of
         `@groups`."""
+        view_index, key_index = self._services.index.status()
         return {
             "isolation": self.options.isolation.value,
             "block_cache": dataclasses.asdict(self._services.cache.status()),
-            "view_index": self._services.index.status(),
-            "key_index": None if self._keys is None else self._keys.status(),
+            "view_index": view_index,
+            "key_index": key_index,
             "views": self._services.states.status(),
             "groups": {"problems": self._groups.offsets.problems()},
             "refused_lines": self._refused.status(),
@@ -303,12 +297,6 @@ class Tree:
 
     def _status_json(self) -> bytes:
         return json.dumps(self.status(), indent=2).encode() + b"\n"
-
-
-def _key_store(options: TreeOptions) -> KeyStore | None:
-    if min(options.index_bytes, options.key_bytes) <= 0:
-        return None
-    return KeyStore(options.index_dir or default_directory(), options.key_bytes)
 
 
 def _store(options: TreeOptions) -> Store | None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kafkafs.reading import key_stretches
+from kafkafs.reading import stretches
 from kafkafs.reading.range_names import LastMessages, dated, parse_offset_spec
 from kafkafs.reading.selection import Question
 from kafkafs.reading.unmounted import PartitionReader
@@ -260,15 +260,15 @@ def test_the_index_is_made_kept_and_used(keyed, cache, monkeypatch):
     log_dir, tree = keyed.path.parent, tree_of(keyed.path.parent)
     for key in ("k1", "k499"):
         assert output_of("cat", log_dir, "t", "--key", key) == content(tree, f"/t/0/keys/{key}.txt")
-    assert len(list(cache.glob("*.keys"))) == 2
+    assert len(list(cache.glob("*.npz"))) == 2
     sizes = []
-    real = key_stretches.read_blocks
+    real = stretches.read_blocks
 
     def counted(*arguments, **options):
         sizes.append(arguments[3] - arguments[2])
         return real(*arguments, **options)
 
-    monkeypatch.setattr(key_stretches, "read_blocks", counted)
+    monkeypatch.setattr(stretches, "read_blocks", counted)
     # A filter lets one of a hundred other keys pass, and its block is a third of a segment: not so for three of them.
     sums = []
     for key in ("nobody", "no-one", "none"):
@@ -296,11 +296,10 @@ def test_keys_within_ranges(keyed, limits):
 def test_following_continues_after_the_index(keyed):
     log = LogDir.open_read_only(keyed.path.parent).log(TopicPartition("t", 0))
     offsets = []
-    with key_stretches.key_index() as keys:
-        reader = PartitionReader(log, Question(key=b"k1"), 0, Decoder(), follow=True, keys=keys)
-        offsets += [int(offset) for block in reader.blocks() for offset in block.offset]
-        keyed.write(600)
-        offsets += [int(offset) for block in reader.blocks() for offset in block.offset]
+    reader = PartitionReader(log, Question(key=b"k1"), 0, Decoder(), follow=True)
+    offsets += [int(offset) for block in reader.blocks() for offset in block.offset]
+    keyed.write(600)
+    offsets += [int(offset) for block in reader.blocks() for offset in block.offset]
     assert offsets == [offset for offset, _, _ in keyed.messages if key_of(offset) == b"k1"]
 
 

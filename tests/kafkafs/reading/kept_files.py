@@ -1,24 +1,12 @@
 """Files of the index cache as somebody may have changed them: damaged, or with other numbers and a right checksum."""
 
+import io
 import os
-import struct
-from typing import NamedTuple
+import zipfile
 
 import numpy as np
 
 from storage.format.checksum import crc32c
-
-
-class Layout(NamedTuple):
-    """What stands after the key of a file and before its columns, where in it the number of rows is, and to what the
-    key is padded."""
-
-    span_bytes: int
-    rows_at: int
-    key_multiple: int
-
-
-LAYOUTS = {".view": Layout(40, 16, 1), ".keys": Layout(64, 40, 8)}
 
 
 def damaged(data):
@@ -29,18 +17,23 @@ def damaged(data):
         "empty": b"",
         "longer": data + b"!",
         "garbage": os.urandom(len(data)),
-        "another version": data[:7] + b"\xff" + data[8:],
+        "another version": data.replace(b'{\\"version\\": \\"', b'{\\"version\\": \\"9'),
     }
 
 
-def with_columns(path, columns, change):
-    """The file's data after `change` of its columns, with a right checksum."""
-    data, layout = path.read_bytes(), LAYOUTS[path.suffix]
-    (length,) = struct.unpack_from("<I", data, 12)
-    span = 16 + length + -length % layout.key_multiple
-    (rows,) = struct.unpack_from("<q", data, span + layout.rows_at)
-    start = span + layout.span_bytes
-    numbers = np.frombuffer(data, "<i8", columns * rows, start).reshape(columns, rows).copy()
-    change(numbers)
-    data = data[:start] + numbers.tobytes() + data[start + numbers.nbytes :]
-    return data[:8] + struct.pack("<I", crc32c(data[12:])) + data[12:]
+def with_arrays(path, change):
+    """The file's data after `change` of its arrays by their names, with a right checksum."""
+    with np.load(path) as archive:
+        arrays = {name: archive[name].copy() for name in archive}
+    change(arrays)
+    return with_checksum(lambda file: np.savez(file, **arrays))
+
+
+def with_checksum(write):
+    """The data of an archive that `write` has written, with a right checksum."""
+    file = io.BytesIO()
+    write(file)
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = b"0" * 8
+    data = file.getvalue()[:-8]
+    return data + b"%08x" % crc32c(data)

@@ -123,7 +123,7 @@ def test_what_is_kept_on_disk(cluster, tmp_path):
     first = kept_tree(cluster, index_dir)
     data = content(first, PATH)
     first.stop()
-    assert len(list(index_dir.glob("*.view"))) == 1
+    assert len(list(index_dir.glob("*.npz"))) == 1
     again = kept_tree(cluster, index_dir)
     assert content(again, PATH) == data
     assert scanned_by(again) == 0
@@ -134,7 +134,7 @@ def test_what_is_kept_on_disk(cluster, tmp_path):
     cluster.send(3, "unknown")
     assert content(later, PATH).startswith(data)
     later.stop()
-    assert len(list(index_dir.glob("*.view"))) == 1  # nothing was kept
+    assert len(list(index_dir.glob("*.npz"))) == 1  # nothing was kept
     cluster.register(3)
     known = kept_tree(cluster, index_dir)
     assert values(content(known, PATH))[-1] == "unknown"

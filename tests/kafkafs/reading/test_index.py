@@ -8,7 +8,7 @@ import pytest
 
 from kafkafs.formats.format import MOST_LINE_BYTES
 from kafkafs.reading import store, workers
-from kafkafs.reading.pieces import COLUMNS, CRC, END, FILE_END, NO_CRC, POSITION, RECORDS, SIZE, SKIP
+from kafkafs.reading.blocks import CRC, FILE_END, NO_CRC, POSITION, RECORDS
 from kafkafs.reading.store import default_directory
 from kafkafs.tree import services
 from kafkafs.tree.tree import Tree, TreeOptions
@@ -17,7 +17,7 @@ from storage.log.log_dir import LogDir
 from storage.tier.blocks import RemoteBlockCache
 from storage.tier.object_places import DirectoryPlace
 from storage.tier.tier import Tier
-from tests.kafkafs.reading.kept_files import damaged, with_columns
+from tests.kafkafs.reading.kept_files import damaged, with_arrays
 from tests.kafkafs.reading.test_damage import batches
 from tests.support.fixtures import requires_fixtures
 from tests.support.live_log import LiveLog
@@ -52,7 +52,7 @@ def scanned(tree):
 
 
 def files(cache):
-    return sorted(cache.glob("*.view"))
+    return sorted(cache.glob("*.npz"))
 
 
 def sizes(live):
@@ -67,8 +67,12 @@ def test_sealed_segments_are_measured_once_in_their_life(live, cache):
     assert content(second, PATH) == live.text()
     assert scanned(second) == sizes(live)[-1]
     assert content(second, "/t/0/offsets/700-1800.txt") == live.text(lambda offset, _: 700 <= offset <= 1800)
-    content(second, "/t/0/messages.jsonl")  # another rendition is another measure
-    assert len(files(cache)) == 4
+    lines = content(second, "/t/0/messages.jsonl")  # another rendition is another measure
+    assert len(files(cache)) == 2
+    third = tree(live, cache)
+    assert content(third, PATH) == live.text()
+    assert content(third, "/t/0/messages.jsonl") == lines
+    assert scanned(third) == 2 * sizes(live)[-1]
     assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
     assert cache.stat().st_mode & 0o777 == 0o700
 
@@ -157,35 +161,42 @@ def test_damaged_cache_files_are_as_if_they_were_not_there(live, cache, damage):
     assert scanned(again) == sum(sizes(live))
 
 
+ROW, SIZE, SKIP = range(3)  # of the sizes of a rendition
+
+
 @pytest.mark.parametrize(
     "cells",
     [
-        [(SIZE, slice(None), 2**55)],
-        [(SIZE, slice(None), 65 << 20), (END, 0, 65 << 20), (END, 1, 130 << 20), (END, 2, 195 << 20)],
-        [(SIZE, 1, 2**60)],
-        [(SIZE, 1, 10)],
-        [(END, 1, 2**60)],
-        [(POSITION, 1, -(2**60))],
-        [(POSITION, 1, 1)],
-        [(POSITION, 1, 2**60)],
-        [(FILE_END, 1, 2**62)],
-        [(SKIP, 1, -5)],
-        [(SKIP, 1, 2**40)],
-        [(CRC, 1, NO_CRC)],
-        [(RECORDS, 1, 2**60)],
-        [(RECORDS, 1, -1)],
+        [("sizes_0", SIZE, slice(None), 2**55)],
+        [("sizes_0", SIZE, slice(None), 65 << 20)],
+        [("sizes_0", SIZE, 1, 2**60)],
+        [("sizes_0", SIZE, 1, 0)],
+        [("sizes_0", SIZE, 1, -1)],
+        [("sizes_0", ROW, 1, 2**40)],
+        [("sizes_0", ROW, 1, -1)],
+        [("sizes_0", ROW, 1, 0)],
+        [("sizes_0", ROW, 0, 2)],
+        [("sizes_0", SKIP, 1, -5)],
+        [("sizes_0", SKIP, 1, 2**40)],
+        [("blocks", POSITION, 1, -(2**60))],
+        [("blocks", POSITION, 1, 1)],
+        [("blocks", POSITION, 1, 2**60)],
+        [("blocks", FILE_END, 1, 2**62)],
+        [("blocks", FILE_END, -1, 2**62)],
+        [("blocks", CRC, 1, NO_CRC)],
+        [("blocks", RECORDS, 1, -1)],
     ],
 )
 def test_numbers_that_cannot_be_are_not_believed(live, cache, cells):
     """As somebody may have written them, with a right checksum: nothing takes memory or fails."""
 
-    def change(columns):
-        for row, column, value in cells:
-            columns[row, column] = value
+    def change(arrays):
+        for name, row, column, value in cells:
+            arrays[name][row, column] = value
 
     content(tree(live, cache), PATH)
     for path in files(cache):
-        path.write_bytes(with_columns(path, COLUMNS, change))
+        path.write_bytes(with_arrays(path, change))
     assert measured_again(live, cache)
 
 
@@ -217,13 +228,13 @@ def test_the_cache_is_bounded_and_the_longest_unused_goes(live, cache):
     one = files(cache)[0].stat().st_size
     for path in files(cache):
         path.unlink()
-    cache.joinpath("old.view").write_bytes(b"x" * one)
-    os.utime(cache / "old.view", ns=(1, 1))
+    cache.joinpath("old.npz").write_bytes(b"x" * one)
+    os.utime(cache / "old.npz", ns=(1, 1))
     kept = tree(live, cache, index_bytes=3 * one)
     content(kept, PATH)
-    assert (cache / "old.view").exists()
+    assert (cache / "old.npz").exists()
     content(kept, "/t/0/messages.jsonl")
-    assert not (cache / "old.view").exists()
+    assert not (cache / "old.npz").exists()
     assert sum(path.stat().st_size for path in files(cache)) <= 3 * one
 
 

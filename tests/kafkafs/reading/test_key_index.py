@@ -8,14 +8,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.reading import key_blocks, key_index, selection
-from kafkafs.reading.key_index import KeyIndex
+from kafkafs.reading import blocks, collector, selection
+from kafkafs.reading.index import BlockIndex
 from kafkafs.reading.workers import Workers
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
-from tests.kafkafs.reading.kept_files import with_columns
+from tests.kafkafs.reading.kept_files import with_arrays
 from tests.kafkafs.reading.test_damage import batches
 from tests.kafkafs.reading.test_keys import absent, expected, path_of
 from tests.support.live_log import LiveLog
@@ -52,7 +52,7 @@ def tree(live, cache):
 
 
 def files(cache):
-    return sorted(cache.glob("*.keys"))
+    return sorted(cache.glob("*.npz"))
 
 
 def look_up(live, cache, keys=SAMPLE):
@@ -73,17 +73,16 @@ def sizes(live):
 
 
 def plain_kernel(monkeypatch):
-    for module in (key_blocks, selection):
-        monkeypatch.setattr(module, "key_kernel", uncompiled("kafkafs.reading.key_kernel"))
+    for module in (blocks, collector, selection):
+        monkeypatch.setattr(module, "block_kernel", uncompiled("kafkafs.reading.block_kernel"))
 
 
 def small_blocks(monkeypatch, size=20_000):
-    for module in (key_blocks, key_index):
-        monkeypatch.setattr(module, "BLOCK_BYTES", size)
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", size)
 
 
 def test_it_is_kept_and_found_again(live, cache):
-    assert look_up(live, cache) >= sum(sizes(live)) - key_blocks.BLOCK_BYTES
+    assert look_up(live, cache) >= sum(sizes(live)) - blocks.BLOCK_BYTES
     assert len(files(cache)) == 2
     assert look_up(live, cache) == 0
     assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
@@ -105,10 +104,10 @@ def test_both_forms_of_the_kernel_make_the_same_files(live, cache, monkeypatch):
 def test_a_segment_that_has_grown_keeps_its_blocks(live, cache):
     look_up(live, cache)
     live.write(1500, size=1000, batch=50)
-    assert 0 < look_up(live, cache) < sizes(live)[-1] - key_blocks.BLOCK_BYTES
+    assert 0 < look_up(live, cache) < sizes(live)[-1] - blocks.BLOCK_BYTES
     live.roll()
     live.write(10)
-    assert look_up(live, cache) < sizes(live)[-2] - key_blocks.BLOCK_BYTES
+    assert look_up(live, cache) < sizes(live)[-2] - blocks.BLOCK_BYTES
     assert look_up(live, cache) == 0
 
 
@@ -187,18 +186,20 @@ def test_damaged_files_hide_nothing(live, cache, tmp_path, data):
 
 
 @pytest.mark.parametrize("difference", [-1, 1, 1000, -(2**40)])
-@pytest.mark.parametrize("row", sorted({*range(key_blocks.KEY_COLUMNS)} - {key_blocks.KEYS}))  # a number for people
+@pytest.mark.parametrize(
+    "row", [blocks.POSITION, blocks.FILE_END, blocks.BASE_OFFSET, blocks.CRC, blocks.FIRST, blocks.WORDS]
+)
 def test_blocks_that_are_wrong_with_a_right_checksum(live, cache, row, difference):
     """As a faulty version would write them: what does not fit together is not used."""
     look_up(live, cache)
 
-    def change(columns):
+    def change(arrays):
         # The end of the last block is where the next scan begins; it is compared with the file's size alone.
-        columns[row, 0] += difference
+        arrays["blocks"][row, 0] += difference
 
     for path in files(cache):
-        path.write_bytes(with_columns(path, key_blocks.KEY_COLUMNS, change))
-    assert look_up(live, cache) >= sum(sizes(live)) - key_blocks.BLOCK_BYTES
+        path.write_bytes(with_arrays(path, change))
+    assert look_up(live, cache) >= sum(sizes(live)) - blocks.BLOCK_BYTES
 
 
 def test_memory_is_limited(live):
@@ -206,12 +207,12 @@ def test_memory_is_limited(live):
     snapshot = log.snapshot()
 
     def looked_up(kept_bytes, *, forgetting=False):
-        index = KeyIndex(Workers(), None, kept_bytes)
+        index = BlockIndex(Workers(), None, kept_bytes)
         for segment in snapshot.segments * 2:
             if forgetting:  # what is forgotten no longer counts
                 index.forget(segment)
             index.find(snapshot, segment, b"k1", 0, snapshot.end_position(segment))
-        return index.status()
+        return index.status()[1]
 
     assert (looked_up(1)["segments"], looked_up(1)["lookups"]) == (1, 4)
     whole = looked_up(1 << 20)
@@ -232,11 +233,11 @@ def test_filters(tmp_path, monkeypatch, form, distinct):
     live.write(4000 * len(distinct), batch=4000)
     live.roll()
     snapshot = LogDir.open_read_only(tmp_path / "log").log(TopicPartition("t", 0)).snapshot()
-    segment, index = snapshot.segments[0], KeyIndex(Workers(), None)
+    segment, index = snapshot.segments[0], BlockIndex(Workers(), None)
     index.find(snapshot, segment, b"", 0, segment.size)
-    status, total = index.status(), sum(distinct)
+    status, total = index.status()[1], sum(distinct)
     assert abs(status["keys"] / total - 1) < 0.02  # counted by a sketch
-    words = (status["memory_bytes"] - 8 * key_blocks.KEY_COLUMNS * len(distinct)) // 8
+    words = (status["memory_bytes"] - 8 * blocks.COLUMNS * len(distinct)) // 8
     assert 0.98 * 10 * total <= 64 * words <= 1.1 * 10 * total + 128 * len(distinct)
 
     def blocks_of(key):

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from kafkafs.reading import key_blocks, key_index, selection
+from kafkafs.reading import blocks, collector, selection
 from kafkafs.tree.paths import NameTooLong, NoSuchPath, key_name
 from storage.append.partitioner import in_order_for_key
 from storage.errors import UnknownTopicOrPartition
@@ -42,10 +42,9 @@ def absent(tree, path):
 def block_bytes(request, monkeypatch):
     """Blocks as they are, and so small that the short logs of tests have many of them; these by the kernel's source."""
     if request.param == "small":
-        for module in (key_blocks, key_index):
-            monkeypatch.setattr(module, "BLOCK_BYTES", 600)
-        for module in (key_blocks, selection):
-            monkeypatch.setattr(module, "key_kernel", uncompiled("kafkafs.reading.key_kernel"))
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", 600)
+        for module in (blocks, collector, selection):
+            monkeypatch.setattr(module, "block_kernel", uncompiled("kafkafs.reading.block_kernel"))
 
 
 def key_of(offset):
@@ -87,7 +86,7 @@ def test_keys_of_the_fixtures(case, block_bytes):
     for tree in (first, second):
         assert absent(tree, path_of(b"no such key", place=place))
         names = [f"{key_name(key)}.txt" for key in sorted(by_key) if len(key_name(key)) <= 251]
-        assert listed(tree, place) == (names if len(by_key) <= key_blocks.MOST_NAMES else [])
+        assert listed(tree, place) == (names if len(by_key) <= blocks.MOST_NAMES else [])
 
 
 def test_off(live):
@@ -149,10 +148,10 @@ def test_keys_of_any_bytes(tmp_path, block_bytes):
 
 
 def test_many_keys_are_not_listed(tmp_path):
-    few, more = many(key_blocks.MOST_NAMES, keys=key_blocks.MOST_NAMES), many(1100, keys=1100)
+    few, more = many(blocks.MOST_NAMES, keys=blocks.MOST_NAMES), many(1100, keys=1100)
     built = build_log_dir(tmp_path / "log", {"few": [[Batch(few), ROLL, Batch(few[:3])]], "more": [[Batch(more)]]})
     tree = tree_of(built.path)
-    assert len(listed(tree, "few/0")) == len(listed(tree, "few")) == key_blocks.MOST_NAMES
+    assert len(listed(tree, "few/0")) == len(listed(tree, "few")) == blocks.MOST_NAMES
     assert listed(tree, "more/0") == listed(tree, "more") == []
     assert content(tree, "/more/0/keys/key-01099.txt")
 

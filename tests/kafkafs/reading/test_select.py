@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kafkafs.reading import extent, selection, workbench
+from kafkafs.reading import blocks, collector, selection
 from kafkafs.reading.selection import header_rows, key_rows
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import OffsetOutOfRange
@@ -105,8 +105,8 @@ def test_time_ranges_have_all_of_a_time(form, tmp_path_factory, timestamps, batc
     path = build_log_dir(tmp_path_factory.mktemp("log"), {"t": [Partition(rolled), Partition(items)]}).path
     with pytest.MonkeyPatch.context() as patch:
         if form == "plain":
-            for module in (extent, workbench):
-                patch.setattr(module, "measure_kernel", uncompiled("kafkafs.reading.measure_kernel"))
+            for module in (blocks, collector):
+                patch.setattr(module, "block_kernel", uncompiled("kafkafs.reading.block_kernel"))
         for partition in (0, 1):
             tree, at = tree_of(path), f"/t/{partition}/time"
             since = [record for record in records if record.timestamp >= start]
@@ -134,7 +134,7 @@ def test_keys(form, chosen, key):
     expected = [i for i, row in enumerate(chosen) if row.key == key]
     with pytest.MonkeyPatch.context() as patch:
         if form == "plain":
-            patch.setattr(selection, "key_kernel", uncompiled("kafkafs.reading.key_kernel"))
+            patch.setattr(selection, "block_kernel", uncompiled("kafkafs.reading.block_kernel"))
         assert key_rows(block_of(chosen), key).tolist() == expected
 
 

@@ -308,4 +308,4 @@ def test_the_view_index_of_committed_messages_is_another(live, tmp_path):
             data = content(tree, PATH)
             assert data.count(b"aborted\n") == bool(more)
             assert len(data) == len(live.text()) + len(more)
-    assert len(list((tmp_path / "cache").glob("*.view"))) == 2
+    assert len(list((tmp_path / "cache").glob("*.npz"))) == 1  # of both renditions

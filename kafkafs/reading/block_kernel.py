@@ -1,4 +1,4 @@
-"""Which records have a key, and which stretches of a log may hold one: Bloom filters over hashes of keys.
+"""Cuts batches into blocks, and tells which records have a key and which blocks may hold one: Bloom filters of keys.
 
 A hash is 64 bits of a key, never 0, which stands for no key. It decides nothing: a filter only says where to look, and
 names are compared byte by byte. So it is a fast one, a multiplication for each eight bytes, with a secret factor. A
@@ -40,42 +40,44 @@ _SUM = cython.declare(cython.ulonglong, 0x0101010101010101)
 _FACTOR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _FACTOR_2 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
 
-# Cells of a collector's `state`.
-IS_OPEN = 0  # whether a block is being made, of which the next ones are
-POSITION = 1  # where it begins in the file
-BASE_OFFSET = 2  # of its first batch
-CRC = 3  # of its first batch
-FILE_END = 4  # the end of its last batch so far
-RECORDS = 5
-IS_UNKNOWN = 6  # whether it has damage
-PENDING = 7  # hashes of its keys, some more than once
-BLOCKS = 8  # complete ones, of the whole part
-WORDS = 9  # of their filters
-IS_VARIED = 10  # whether nearly all hashes of the last block were different; then those of the next may be
-STATE_CELLS = 11
+# Cells of a collector's `state`. The block that is being made is the row behind the complete ones.
+IS_OPEN = 0  # whether a block is being made
+DECODED = 1  # bytes of its keys and values
+PENDING = 2  # hashes of its keys, some more than once
+BLOCKS = 3  # complete ones, of the whole part
+WORDS = 4  # of their filters
+IS_VARIED = 5  # whether nearly all hashes of the last block were different; then those of the next may be
+KNOWN = 6  # how many of the known edges lie behind
+HAS_KEYS = 7  # whether blocks get filters
+STATE_CELLS = 8
 
 _IS_OPEN = cython.declare(cython.int, 0)
-_POSITION = cython.declare(cython.int, 1)
-_BASE_OFFSET = cython.declare(cython.int, 2)
-_CRC = cython.declare(cython.int, 3)
-_FILE_END = cython.declare(cython.int, 4)
-_RECORDS = cython.declare(cython.int, 5)
-_IS_UNKNOWN = cython.declare(cython.int, 6)
-_PENDING = cython.declare(cython.int, 7)
-_BLOCKS = cython.declare(cython.int, 8)
-_WORDS = cython.declare(cython.int, 9)
-_IS_VARIED = cython.declare(cython.int, 10)
-_STATE_CELLS = cython.declare(cython.int, 11)
+_DECODED = cython.declare(cython.int, 1)
+_PENDING = cython.declare(cython.int, 2)
+_BLOCKS = cython.declare(cython.int, 3)
+_WORDS = cython.declare(cython.int, 4)
+_IS_VARIED = cython.declare(cython.int, 5)
+_KNOWN = cython.declare(cython.int, 6)
+_HAS_KEYS = cython.declare(cython.int, 7)
+_STATE_CELLS = cython.declare(cython.int, 8)
 
-# Fields of a block; kafkafs.reading.key_blocks.KeyBlock has the same order.
+# Fields of a block; kafkafs.reading.blocks has the same numbers. The last is not the block's, but a rendition's.
 _BLOCK_POSITION = cython.declare(cython.int, 0)
 _BLOCK_FILE_END = cython.declare(cython.int, 1)
 _BLOCK_BASE_OFFSET = cython.declare(cython.int, 2)
 _BLOCK_CRC = cython.declare(cython.int, 3)
-_BLOCK_KEYS = cython.declare(cython.int, 4)
-_BLOCK_FIRST = cython.declare(cython.int, 5)
-_BLOCK_WORDS = cython.declare(cython.int, 6)
-_BLOCK_FIELDS = cython.declare(cython.int, 7)
+_BLOCK_LEAST = cython.declare(cython.int, 4)  # timestamps
+_BLOCK_GREATEST = cython.declare(cython.int, 5)
+_BLOCK_RECORDS = cython.declare(cython.int, 6)
+_BLOCK_KEYS = cython.declare(cython.int, 7)
+_BLOCK_FIRST = cython.declare(cython.int, 8)
+_BLOCK_WORDS = cython.declare(cython.int, 9)
+_BLOCK_SIZE = cython.declare(cython.int, 10)  # rendered bytes
+BLOCK_FIELDS = 11
+_BLOCK_FIELDS = cython.declare(cython.int, 11)
+
+NO_LEAST = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+NO_GREATEST = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
 
 # Rows of a BatchTable that are copied; storage.format.batches.Column has the same numbers.
 _TABLE_POSITION = cython.declare(cython.int, 0)
@@ -407,7 +409,7 @@ def _close(
     blocks: cython.longlong[:, ::1],
     words: cython.ulonglong[::1],
 ) -> cython.bint:
-    """Complete the block that is being made; False without room for it."""
+    """Complete the block that is being made; False without room for its filter."""
     block: cython.longlong = state[_BLOCKS]
     first: cython.longlong = state[_WORDS]
     count: cython.longlong = state[_PENDING]
@@ -418,29 +420,26 @@ def _close(
     # Twice eight bits a hash: the next power of two.
     if count > len(sketch) * 4 or len(sketch) == 0:
         return False
-    if state[_IS_VARIED] and count >= _MANY and not state[_IS_UNKNOWN]:
-        # Probably there are about as many keys as hashes here too. If so, the filter's own bits tell how many.
-        size = (count * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
-        if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
-            return False
-        _fill(pending, count, words[first : first + size])
-        keys = _keys_in(words, first, size)
-        keys = count if keys > count else keys
-        if keys * 16 < count * 15:
-            keys = -1
-    if keys < 0:
-        keys = _different(pending, count, sketch)
-        size = -1
-        if not state[_IS_UNKNOWN]:
+    if not state[_HAS_KEYS]:
+        keys = 0
+    else:
+        if state[_IS_VARIED] and count >= _MANY:
+            # Probably there are about as many keys as hashes here too. If so, the filter's own bits tell how many.
+            size = (count * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
+            if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
+                return False
+            _fill(pending, count, words[first : first + size])
+            keys = _keys_in(words, first, size)
+            keys = count if keys > count else keys
+            if keys * 16 < count * 15:
+                keys = -1
+        if keys < 0:
+            keys = _different(pending, count, sketch)
             size = (keys * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
             if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
                 return False
             _fill(pending, count, words[first : first + size])
-    state[_IS_VARIED] = keys * 16 >= count * 15
-    blocks[block, _BLOCK_POSITION] = state[_POSITION]
-    blocks[block, _BLOCK_FILE_END] = state[_FILE_END]
-    blocks[block, _BLOCK_BASE_OFFSET] = state[_BASE_OFFSET]
-    blocks[block, _BLOCK_CRC] = state[_CRC]
+        state[_IS_VARIED] = keys * 16 >= count * 15
     blocks[block, _BLOCK_KEYS] = keys
     blocks[block, _BLOCK_FIRST] = first
     blocks[block, _BLOCK_WORDS] = size
@@ -459,8 +458,8 @@ def close(
     blocks: cython.longlong[:, ::1],
     words: cython.ulonglong[::1],
 ) -> None:
-    """Complete the block that is being made, if there is one: a row of `blocks` and its filter in `words`, behind those
-    that `state` counts. `pending`, `sketch`: see `collect`. IndexError without room."""
+    """Complete the block that is being made, if there is one: its filter goes into `words`, behind those that `state`
+    counts. `pending`, `sketch`: see `collect`. IndexError without room."""
     done: cython.bint = True
     if not cython.compiled:
         state, pending, sketch = memoryview(state), memoryview(pending), memoryview(sketch)
@@ -479,71 +478,153 @@ def collect(
     first: cython.Py_ssize_t,
     last: cython.Py_ssize_t,
     batch: cython.const[cython.longlong][::1],
+    timestamps: cython.const[cython.longlong][::1],
+    key_lengths: cython.const[cython.longlong][::1],
+    value_lengths: cython.const[cython.longlong][::1],
+    sizes: cython.const[cython.longlong][::1],
+    wanted: cython.const[cython.uchar][::1],
+    hidden: cython.const[cython.uchar][::1],
     hashes: cython.const[cython.ulonglong][::1],
-    block_bytes: cython.longlong,
-    block_records: cython.longlong,
+    known: cython.const[cython.longlong][::1],
+    limits: cython.const[cython.longlong][::1],
     state: cython.longlong[::1],
     pending: cython.ulonglong[::1],
     sketch: cython.ulonglong[::1],
     blocks: cython.longlong[:, ::1],
     words: cython.ulonglong[::1],
 ) -> None:
-    """Add the batches in rows [first, last) of a BatchTable to a collector's blocks, completing each that has
-    `block_bytes` or `block_records`.
+    """Add the batches in rows [first, last) of a BatchTable to a collector's blocks.
 
-    `batch`: each record's row, ascending; `hashes`: of its key, 0 for none. `state`, `pending` (hashes), `blocks` and
-    `words` are the collector's; `sketch` is for the kernel: at least a word for every four hashes. IndexError when
-    there is too little room, or for a record of a batch that is not in the rows: the state is then of no more use.
+    A block ends at each of the `known` edges (ascending file positions). Behind the last of them it ends where it has
+    at least `limits` of the file's bytes, of records or of decoded bytes; a batch that has so many decoded bytes is a
+    block alone.
+
+    By record: `batch`, its row, ascending; its timestamp and lengths; `sizes`, rendered, or empty; `wanted`, 0 to leave
+    the record out, or empty; `hashes` of its key, 0 for none, or empty. By row of the table: `hidden`, 1 for a batch
+    that renders to nothing, or empty. `state`, `pending` (hashes), `blocks` and `words` are the collector's; `sketch`
+    is for the kernel: at least a word for every four hashes. IndexError when there is too little room, or for a record
+    of a batch that is not in the rows: the state is then of no more use.
     """
     count: cython.Py_ssize_t = len(batch)
+    edges: cython.Py_ssize_t = len(known)
     room: cython.longlong = len(pending)
+    is_sized: cython.bint = len(sizes) > 0
+    is_masked: cython.bint = len(wanted) > 0
+    is_hashed: cython.bint = len(hashes) > 0
     row: cython.Py_ssize_t
     record: cython.Py_ssize_t = 0
+    behind: cython.Py_ssize_t = 0
+    index: cython.Py_ssize_t
+    block: cython.longlong
     held: cython.longlong
+    position: cython.longlong
+    decoded: cython.longlong
+    size: cython.longlong
+    records: cython.longlong
+    least: cython.longlong
+    greatest: cython.longlong
     before: cython.ulonglong
     value: cython.ulonglong
+    is_edge: cython.bint
     done: cython.bint = True
     if not cython.compiled:
-        table, batch, hashes, state = (memoryview(each) for each in (table, batch, hashes, state))
-        pending, sketch, blocks, words = (memoryview(each) for each in (pending, sketch, blocks, words))
-    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS or len(hashes) < count:
-        raise IndexError("cells, fields or hashes are missing")
+        table, batch, timestamps, sizes = (memoryview(each) for each in (table, batch, timestamps, sizes))
+        key_lengths, value_lengths = memoryview(key_lengths), memoryview(value_lengths)
+        wanted, hidden, hashes, known = (memoryview(each) for each in (wanted, hidden, hashes, known))
+        limits, state, pending, sketch = (memoryview(each) for each in (limits, state, pending, sketch))
+        blocks, words = memoryview(blocks), memoryview(words)
+    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS or len(limits) < 3:
+        raise IndexError("cells, fields or limits are missing")
+    if len(timestamps) < count or len(key_lengths) < count or len(value_lengths) < count:
+        raise IndexError("fewer timestamps or lengths than records")
+    if (is_sized and len(sizes) < count) or (is_masked and len(wanted) < count) or (is_hashed and len(hashes) < count):
+        raise IndexError("fewer sizes, marks or hashes than records")
     if first < 0 or last > table.shape[1] or table.shape[0] <= _TABLE_CRC:
         raise IndexError("rows outside of the table")
-    held = state[_PENDING]
-    if held < 0 or held > room or room - held < count:
+    if len(hidden) > 0 and len(hidden) < last:
+        raise IndexError("fewer marks than batches")
+    held, block = state[_PENDING], state[_BLOCKS]
+    if held < 0 or held > room or (is_hashed and room - held < count):
         raise IndexError("no room for the hashes")
+    # A block for each batch, and the one that is being made.
+    if block < 0 or (first < last and blocks.shape[0] - block < last - first + 1):
+        raise IndexError("no room for the blocks")
+    if state[_KNOWN] < 0:
+        raise IndexError("no such edge")
     with cython.nogil:
         for row in range(first, last):
+            position = table[_TABLE_POSITION, row]
+            decoded = 0
+            behind = record
+            while behind < count and batch[behind] == row:
+                if key_lengths[behind] > 0:
+                    decoded += key_lengths[behind]
+                if value_lengths[behind] > 0:
+                    decoded += value_lengths[behind]
+                behind += 1
+            is_edge = False
+            while state[_KNOWN] < edges and known[state[_KNOWN]] <= position:
+                state[_KNOWN] += 1
+                is_edge = True
+            if state[_IS_OPEN] and (is_edge or decoded >= limits[2]):
+                done = _close(state, pending, sketch, blocks, words)
+                if not done:
+                    break
+            block = state[_BLOCKS]
             if not state[_IS_OPEN]:
                 state[_IS_OPEN] = 1
-                state[_POSITION] = table[_TABLE_POSITION, row]
-                state[_BASE_OFFSET] = table[_TABLE_BASE_OFFSET, row]
-                state[_CRC] = table[_TABLE_CRC, row]
-                state[_RECORDS] = 0
-                state[_IS_UNKNOWN] = 0
+                state[_DECODED] = 0
                 state[_PENDING] = 0
-            held = state[_PENDING]
-            state[_RECORDS] -= record
-            before = 0
-            while record < count and batch[record] == row:
-                value = hashes[record]
-                record += 1
-                # The same key many times in turn is common, and needs no bits but the first one's.
-                if value != before and value != 0:
-                    pending[held] = value
-                    held += 1
-                    before = value
-            state[_RECORDS] += record
-            state[_PENDING] = held
-            state[_FILE_END] = table[_TABLE_POSITION, row] + table[_TABLE_SIZE, row]
-            if state[_FILE_END] - state[_POSITION] >= block_bytes or state[_RECORDS] >= block_records:
+                blocks[block, _BLOCK_POSITION] = position
+                blocks[block, _BLOCK_BASE_OFFSET] = table[_TABLE_BASE_OFFSET, row]
+                blocks[block, _BLOCK_CRC] = table[_TABLE_CRC, row]
+                blocks[block, _BLOCK_LEAST] = NO_LEAST
+                blocks[block, _BLOCK_GREATEST] = NO_GREATEST
+                blocks[block, _BLOCK_RECORDS] = 0
+                blocks[block, _BLOCK_SIZE] = 0
+            if is_hashed:
+                held = state[_PENDING]
+                before = 0
+                for index in range(record, behind):
+                    value = hashes[index]
+                    # The same key many times in turn is common, and needs no bits but the first one's.
+                    if value != before and value != 0:
+                        pending[held] = value
+                        held += 1
+                        before = value
+                state[_PENDING] = held
+            size, records, least, greatest = 0, 0, NO_LEAST, NO_GREATEST
+            for index in range(record, behind):
+                if is_masked and wanted[index] == 0:
+                    continue
+                if is_sized:
+                    size += sizes[index]
+                records += 1
+                if timestamps[index] < least:
+                    least = timestamps[index]
+                if timestamps[index] > greatest:
+                    greatest = timestamps[index]
+            record = behind
+            if len(hidden) == 0 or hidden[row] == 0:
+                blocks[block, _BLOCK_SIZE] += size
+            blocks[block, _BLOCK_RECORDS] += records
+            if least < blocks[block, _BLOCK_LEAST]:
+                blocks[block, _BLOCK_LEAST] = least
+            if greatest > blocks[block, _BLOCK_GREATEST]:
+                blocks[block, _BLOCK_GREATEST] = greatest
+            state[_DECODED] += decoded
+            blocks[block, _BLOCK_FILE_END] = position + table[_TABLE_SIZE, row]
+            if state[_KNOWN] >= edges and (
+                blocks[block, _BLOCK_FILE_END] - blocks[block, _BLOCK_POSITION] >= limits[0]
+                or blocks[block, _BLOCK_RECORDS] >= limits[1]
+                or state[_DECODED] >= limits[2]
+            ):
                 done = _close(state, pending, sketch, blocks, words)
                 if not done:
                     break
     if not done:
         raise IndexError("no room for the block")
-    if record < count:
+    if behind < count:
         raise IndexError("a record of a batch outside of the rows")
 
 

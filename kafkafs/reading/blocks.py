@@ -1,0 +1,251 @@
+"""The blocks of a segment: stretches of about 512 KiB of its file, of whole batches. Values only, no I/O.
+
+A table has a row for each block: where it is, what batch it begins with, the timestamps in it, and perhaps a filter of
+its keys. It is cut once, by the first pass over the batches, and every rendition keeps to it. So what is known of a
+segment is about the same stretches, whoever has found it out.
+
+A Bloom filter answers "no" only if the key is not in its block, and "yes" for 1 % of the keys that are not. So what it
+leaves out may be skipped, and what is left is read. Damage may hide any key, so a damaged block has no filter; another
+block lacks it as long as nobody has collected its keys.
+
+Two keys with the same hash only cost time: a filter that says "yes" for one does for the other. Each segment has its
+own random secret for hashes, so keys are taken for one another in one segment and not in the next.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kafkafs.reading import block_kernel
+from storage.errors import SegmentGone
+from storage.format.batches import MOST_BATCH_BYTES
+
+Secret = tuple[int, int]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+
+BLOCK_BYTES = 512 << 10  # of the file
+BLOCK_RECORDS = 4096  # of small ones a filter would be too large to be of use
+DECODED_BYTES = 1 << 20  # of messages that are compressed well there are far more in a block's bytes
+MOST_NAMES: Final = 1000
+MOST_KEY_BYTES: Final = 255  # bytes of a file's name, so a longer key is in no listing
+
+# Columns. The kernel has the same numbers; a rendition's pieces have the first six too, and then their own.
+POSITION, FILE_END, BASE_OFFSET, CRC, LEAST, GREATEST = range(6)
+RECORDS, KEYS, FIRST, WORDS = range(6, 10)
+COLUMNS: Final = 10
+# What a pass finds in addition, of one rendition.
+RENDERED: Final = 10
+FOUND_COLUMNS: Final = block_kernel.BLOCK_FIELDS
+
+NO_CRC: Final = -1  # of damage: of an unreadable batch, or where no batch begins
+NO_LEAST: Final = 2**63 - 1  # least and greatest timestamp where there is no message
+NO_GREATEST: Final = -(2**63 - 1)
+NO_FILTER: Final = -1  # `words` of a block that may hold any key
+
+
+class FoundBlocks(NamedTuple):
+    """What a pass has found between two positions: a row for each block or part of one, in order, with its rendered
+    size; the words of their filters, one after the other; the names of the keys, None if they are too many or nobody
+    has asked."""
+
+    rows: Int64s
+    words: UInt64s
+    names: frozenset[bytes] | None
+
+    @staticmethod
+    def joined(parts: Iterable[FoundBlocks]) -> FoundBlocks:
+        """Those of consecutive parts of a pass."""
+        rows, words, names, first = [], [], frozenset[bytes](), 0
+        is_named = True
+        for part in parts:
+            part.rows[:, FIRST] += first
+            rows.append(part.rows)
+            words.append(part.words)
+            first += len(part.words)
+            is_named = is_named and part.names is not None
+            names |= part.names or frozenset()
+            is_named = is_named and len(names) <= MOST_NAMES
+        if not rows:
+            return FoundBlocks(np.empty((0, FOUND_COLUMNS), np.int64), np.empty(0, np.uint64), names)
+        return FoundBlocks(np.concatenate(rows), np.concatenate(words), names if is_named else None)
+
+
+class KeyStretches(NamedTuple):
+    """Where a key may be, from one position of a segment to another: `stretches` of whole batches (start, end), and
+    from `behind` on everything, because nothing is known of it yet."""
+
+    stretches: list[tuple[int, int]]
+    behind: int
+
+
+class BlockTable:
+    """The blocks of a segment, or of a part of it, up to `file_end`, in order. Immutable.
+
+    `columns`: int64, shape (COLUMNS, blocks). `records`: how many are wanted, `keys`: about how many different ones;
+    `first`, `words`: where the filter is in `words`. A block of damage is alone, and has no CRC; its timestamps are
+    those that its header names. `names`: the keys of the blocks that have a filter, without those of more than
+    MOST_KEY_BYTES bytes; None if they are more than MOST_NAMES.
+    """
+
+    __slots__ = ("columns", "file_end", "is_damaged", "names", "secret", "words")
+
+    def __init__(self, columns: Int64s, words: UInt64s, names: frozenset[bytes] | None, secret: Secret) -> None:
+        self.columns = columns
+        self.words = words
+        self.names = names
+        self.secret = secret
+        self.file_end = int(columns[FILE_END, -1]) if columns.shape[1] else 0
+        self.is_damaged = bool((columns[CRC] == NO_CRC).any())
+
+    @staticmethod
+    def none() -> BlockTable:
+        """Nothing known yet; with a new secret."""
+        secret = (secrets.randbits(64), secrets.randbits(64))
+        return BlockTable(np.empty((COLUMNS, 0), np.int64), np.empty(0, np.uint64), frozenset(), secret)
+
+    def __len__(self) -> int:
+        return int(self.columns.shape[1])
+
+    @property
+    def keys(self) -> int:
+        """The sum over the blocks: a key that is in two of them counts twice."""
+        return int(self.columns[KEYS].sum())
+
+    @property
+    def memory_bytes(self) -> int:
+        names = sum(map(len, self.names)) if self.names else 0
+        return int(self.columns.nbytes) + int(self.words.nbytes) + names
+
+    def until(self, rows: int) -> BlockTable:
+        """The first blocks. Which names only the others had is unknown, so that all stay."""
+        columns = np.ascontiguousarray(self.columns[:, :rows])
+        words = columns[FIRST] + np.maximum(columns[WORDS], 0)
+        return BlockTable(columns, self.words[: int(words.max(initial=0))], self.names, self.secret)
+
+    def compact(self) -> BlockTable:
+        """The same with the filters in the order of their blocks, and no words but theirs."""
+        columns = self.columns.copy()
+        sizes = np.maximum(columns[WORDS], 0)
+        columns[FIRST] = np.cumsum(sizes) - sizes
+        of = np.arange(int(sizes.sum())) + np.repeat(self.columns[FIRST] - columns[FIRST], sizes)
+        return BlockTable(columns, self.words[of], self.names, self.secret)
+
+    def can_be(self, size: int) -> bool:
+        """Whether this may be the compact table of an undamaged segment of so many bytes."""
+        columns = self.columns
+        position, file_end, crc, words = (columns[column] for column in (POSITION, FILE_END, CRC, WORDS))
+        sizes = np.maximum(words, 0)
+        return bool(
+            (position == np.concatenate((np.zeros(1, np.int64), file_end))[:-1]).all()
+            and ((file_end > position) & (file_end <= size)).all()
+            and (file_end - position <= MOST_BATCH_BYTES + BLOCK_BYTES).all()
+            and ((crc >= 0) & (columns[RECORDS] >= 0) & (columns[KEYS] >= 0)).all()
+            and ((words >= NO_FILTER) & (words <= len(self.words))).all()
+            and (columns[FIRST] == np.cumsum(sizes) - sizes).all()
+            and int(sizes.sum()) == len(self.words)
+        )
+
+    def edges(self, start: int) -> Int64s:
+        """The positions after `start` where a pass that begins there has to cut: where blocks begin, and their end."""
+        edges = np.append(self.columns[POSITION], self.file_end)
+        return edges[edges > start]
+
+    def unfiltered(self, start: int, end: int) -> list[tuple[int, int]]:
+        """The stretches between two positions, where batches begin, whose keys are not known: blocks without a filter,
+        and what is behind the last one. Damage is not among them: nobody can know more."""
+        columns = self.columns
+        rows = (columns[WORDS] < 0) & (columns[CRC] != NO_CRC) & (columns[FILE_END] > start) & (columns[POSITION] < end)
+        places = columns[POSITION : FILE_END + 1, rows].T.tolist()
+        if self.file_end < end:
+            places.append([max(self.file_end, start), end])
+        stretches: list[tuple[int, int]] = []
+        for first, last in places:
+            if stretches and stretches[-1][1] == first:
+                stretches[-1] = stretches[-1][0], last
+            else:
+                stretches.append((first, last))
+        return stretches
+
+    def merged(self, found: FoundBlocks) -> tuple[BlockTable, Int64s]:
+        """With what a pass has found, which began within these blocks or at their end; and for each row that it found
+        the block that it is of. SegmentGone when the file has other batches than before."""
+        rows, columns = found.rows, self.columns
+        known = int(rows[:, POSITION].searchsorted(self.file_end)) if len(self) else 0
+        places = columns[POSITION].searchsorted(rows[:known, POSITION], side="right") - 1
+        self._check(rows[:known], places)
+        first, joined = known, False
+        if known < len(rows) and self._goes_on(rows[known]):
+            first, joined = known + 1, True
+        size = len(self) + len(rows) - first
+        merged = np.empty((COLUMNS, size), np.int64)
+        merged[:, : len(self)] = columns
+        merged[:, len(self) :] = rows[first:, :COLUMNS].T
+        merged[FIRST, len(self) :] += len(self.words)
+        new = (rows[:known, WORDS] >= 0) & (merged[WORDS, places] < 0)
+        new &= (rows[:known, POSITION] == merged[POSITION, places]) & (rows[:known, FILE_END] == merged[FILE_END, places])
+        if new.any():
+            merged[KEYS : WORDS + 1, places[new]] = rows[:known][new, KEYS : WORDS + 1].T
+            merged[FIRST, places[new]] += len(self.words)
+        if joined:
+            last, added = len(self) - 1, rows[known]
+            merged[FILE_END, last] = added[FILE_END]
+            merged[LEAST, last] = min(merged[LEAST, last], added[LEAST])
+            merged[GREATEST, last] = max(merged[GREATEST, last], added[GREATEST])
+            merged[RECORDS, last] += added[RECORDS]
+            merged[KEYS, last], merged[FIRST, last], merged[WORDS, last] = 0, 0, NO_FILTER
+        of = np.concatenate((places, np.arange(len(self) - joined, size)))
+        names = None if self.names is None or found.names is None else self.names | found.names
+        names = None if names is None or len(names) > MOST_NAMES else names
+        words = np.concatenate((self.words, found.words)) if len(found.words) else self.words
+        return BlockTable(merged, words, names, self.secret), of
+
+    def _check(self, rows: Int64s, places: Int64s) -> None:
+        """What is known already must still be there, and as damaged as it was."""
+        columns = self.columns[:, places]
+        begins = rows[:, POSITION] == columns[POSITION]
+        other = begins & ((rows[:, BASE_OFFSET] != columns[BASE_OFFSET]) | (rows[:, CRC] != columns[CRC]))
+        other |= (rows[:, CRC] == NO_CRC) != (columns[CRC] == NO_CRC)
+        if other.any():
+            position = int(rows[other.argmax(), POSITION])
+            raise SegmentGone("the segment was rewritten since its batches were read", position=position)
+
+    def _goes_on(self, row: Int64s) -> bool:
+        """Whether the last block is small enough to take another one, which is behind it."""
+        if not len(self):
+            return False
+        last = self.columns[:, -1]
+        return bool(
+            last[FILE_END] == row[POSITION]
+            and row[FILE_END] - last[POSITION] <= BLOCK_BYTES
+            and last[RECORDS] + row[RECORDS] <= BLOCK_RECORDS
+            and NO_CRC not in (last[CRC], row[CRC])
+        )
+
+    def find(self, key: bytes, start: int, end: int) -> KeyStretches:
+        """Where the key may be between the positions `start` and `end`, where batches begin. Blocks that are close to
+        each other are one stretch: reading on takes less time than beginning again."""
+        position, file_end = self.columns[POSITION], self.columns[FILE_END]
+        marks = np.empty(len(self), np.uint8)
+        block_kernel.probe(self.words, self.columns[FIRST], self.columns[WORDS], hash_of(key, self.secret), marks)
+        rows = np.flatnonzero((marks != 0) & (file_end > start) & (position < end))
+        stretches: list[tuple[int, int]] = []
+        for row in rows.tolist():
+            first, last = max(start, int(position[row])), min(end, int(file_end[row]))
+            if stretches and first - stretches[-1][1] <= BLOCK_BYTES:
+                stretches[-1] = stretches[-1][0], last
+            else:
+                stretches.append((first, last))
+        return KeyStretches(stretches, min(max(start, self.file_end), end))
+
+
+def hash_of(key: bytes, secret: Secret) -> int:
+    """The hash of a key by which filters know it."""
+    hashes = np.empty(1, np.uint64)
+    block_kernel.hash_keys(key, np.zeros(1, np.int64), np.array([len(key)], np.int64), *secret, hashes)
+    return int(hashes[0])

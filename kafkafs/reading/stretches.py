@@ -1,0 +1,138 @@
+"""Where in a log messages with a key or of a time may be, by the index: reading without a mount leaves out the rest.
+
+Kafka's own time index says only up to where no message is as late as a time. How early later messages may be, nobody
+has written down: a record's timestamp may be any. So a range of times that ends would have to be read to the log's
+end. Segments with later messages are scanned for the times of their blocks instead, which takes as long as reading
+them; what is found is kept in the user's cache directory, and shared with mounts. Those of a backup in an object store
+are not: its manifest has the times of each object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkafs.reading.blocks import BASE_OFFSET, GREATEST, LEAST, NO_GREATEST, NO_LEAST
+from kafkafs.reading.index import BlockIndex
+from kafkafs.reading.layout import Cursor, Span, spans_from
+from kafkafs.reading.store import LEAST_BYTES, Store, default_directory
+from kafkafs.reading.workers import Workers
+from storage.errors import StorageError
+from storage.log.counting import visible_end
+from storage.log.greatest_timestamp import may_reach
+from storage.log.reader import read_blocks
+from storage.types import OffsetRange, TimeRange
+
+if TYPE_CHECKING:
+    from kafkafs.reading.blocks import Int64s
+    from storage.format.block import RecordBlock
+    from storage.format.decoder import Decoder
+    from storage.log.segment import Segment
+    from storage.log.snapshot import LogSnapshot
+    from storage.types import Isolation
+
+INDEX_BYTES: Final = 1 << 30  # on disk
+
+
+def index() -> BlockIndex:
+    """The process's index, with what mounts and earlier commands have kept of it."""
+    try:
+        return _index(default_directory())
+    except RuntimeError:  # there is no home directory
+        return _index(None)
+
+
+@lru_cache(maxsize=1)
+def _index(directory: Path | None) -> BlockIndex:
+    return BlockIndex(Workers(0), None if directory is None else Store(directory, INDEX_BYTES))
+
+
+def read_with_key(
+    snapshot: LogSnapshot,
+    start_offset: int,
+    end_offset: int | None,
+    key: bytes,
+    *,
+    isolation: Isolation,
+    decoder: Decoder,
+) -> Iterator[RecordBlock]:
+    """`storage.log.reader.read_range`, without records of which the index shows that they have not this key; others
+    with another key are there."""
+    snapshot.check_offset(start_offset)
+    spans, _ = spans_from(snapshot, Cursor(start_offset), end_offset, visible_end(snapshot, isolation))
+    for span in spans:
+        for start, end in _with_key(snapshot, span, key):
+            for block in read_blocks(snapshot, span.segment, start, end, isolation=isolation, decoder=decoder):
+                yield block if span.wanted is None else span.wanted.apply(block)
+
+
+def _with_key(snapshot: LogSnapshot, span: Span, key: bytes) -> list[tuple[int, int]]:
+    """The stretches (start, end) of a span in which the key may be."""
+    segment = span.segment
+    if segment.size < LEAST_BYTES:
+        return [(span.start, span.end)]
+    table = index().known(segment)
+    missing = sum(last - first for first, last in table.unfiltered(span.start, span.end))
+    if missing and 2 * missing > snapshot.end_position(segment):
+        # To scan a segment is worth while if most of it would have to be read anyway.
+        table = index().table(snapshot, segment, span.end, keys=True)
+        index().keep()
+    found = table.find(key, span.start, span.end)
+    return [*found.stretches, (found.behind, span.end)] if found.behind < span.end else found.stretches
+
+
+def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange) -> Iterator[OffsetRange]:
+    """The parts of these offsets, ascending, outside of which no message of the log has such a timestamp."""
+    segments = snapshot.segments
+    start = offsets.start
+    for slot in range(max(snapshot.segment_index(start), 0), len(segments)):
+        segment = segments[slot]
+        behind = segments[slot + 1].base_offset if slot + 1 < len(segments) else offsets.end
+        end = min(behind, offsets.end)
+        if start >= offsets.end:
+            return
+        for first, last in _within(snapshot, segment, times, start):
+            found = OffsetRange(max(first, start), min(last, end))
+            if found.start < found.end:
+                yield found
+        start = max(start, end)
+
+
+def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: int) -> list[tuple[int, int]]:
+    """Of one segment; all of it where nothing is known, or damage may hide anything."""
+    whole, size = [(0, 2**63 - 1)], snapshot.end_position(segment)
+    known = np.array(segment.known_times, np.int64).reshape(-1, 3).T
+    if times.end_ms is None or (size < LEAST_BYTES and not known.size):
+        return whole
+    with suppress(StorageError, OSError):  # reading tells it
+        table = index().known(segment)
+        # Of one that grows what is found may soon be of no use: only if most of it would have to be read anyway.
+        is_worth_it = not known.size and (segment.sealed or 2 * segment.floor(start, size) < size)
+        if table.file_end < size and is_worth_it and may_reach(snapshot, segment, times.end_ms):
+            table = index().table(snapshot, segment, size, keys=False)
+            index().keep()
+        if len(table) and not table.is_damaged and (table.file_end == size or not known.size):
+            known = table.columns[[BASE_OFFSET, LEAST, GREATEST]]
+            if table.file_end < size:
+                known[1, -1], known[2, -1] = NO_GREATEST, NO_LEAST  # behind the last block may be any
+        # Compressed messages of old formats have no offset in the header.
+        if known.size and (known[0] >= 0).all() and (np.diff(known[0]) > 0).all():
+            return _offsets_within(known, times.start_ms, times.end_ms)
+    return whole
+
+
+def _offsets_within(known: Int64s, start_ms: int | None, end_ms: int) -> list[tuple[int, int]]:
+    """The offsets of the stretches, of which first offset, least and greatest timestamp are known, that may have
+    messages between two times. The last stretch has all that follows."""
+    bases, least, greatest = known
+    wanted = least < end_ms
+    if start_ms is not None:
+        wanted &= greatest >= start_ms
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], wanted.view(np.int8), [0])))).tolist()
+    ends = np.append(bases[1:], 2**63 - 1)
+    return [(int(bases[a]), int(ends[b - 1])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
