@@ -23,7 +23,6 @@ KERNELS: Final = (
     "storage.latest.offset_map_kernel",
     "kafkafs.formats.render_kernel",
     "kafkafs.reading.block_kernel",
-
     "kafkafs.decoding.avro_kernel",
     "kafkafs.decoding.proto_kernel",
 )

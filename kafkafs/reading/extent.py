@@ -76,9 +76,7 @@ class BlockPass:
         )
         return FoundBlocks.joined(collector.found() for collector in collectors), reached
 
-    def _collect(
-        self, bench: Workbench, collector: BlockCollector, start: int, stop: int, on_bytes: OnBytes
-    ) -> int:
+    def _collect(self, bench: Workbench, collector: BlockCollector, start: int, stop: int, on_bytes: OnBytes) -> int:
         reached = start
         for window in scan_batches(self.snapshot, self.segment, start, stop, window=window_bytes(start, stop)):
             damage = window.damage

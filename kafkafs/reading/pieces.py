@@ -50,7 +50,7 @@ Split = Callable[[int, int], list[int]]
 """The rendered positions where the batches between two positions of the file are cut; the last is their end."""
 
 
-class Sizes(NamedTuple):
+class PieceSizes(NamedTuple):
     """By piece: the row of its block, ascending; its rendered size and what it skips (Piece). `file_end`: up to which
     position of the file that is."""
 
@@ -59,12 +59,14 @@ class Sizes(NamedTuple):
     skips: Int64s
     file_end: int
 
-    def until(self, table: BlockTable, position: int) -> Sizes:
+    def until(self, table: BlockTable, position: int) -> PieceSizes:
         """Those of the whole blocks before a position."""
         ends = table.columns[FILE_END]
         blocks = int(ends.searchsorted(min(position, self.file_end), side="right"))
         kept = int(self.rows.searchsorted(blocks))
-        return Sizes(self.rows[:kept], self.sizes[:kept], self.skips[:kept], int(ends[blocks - 1]) if blocks else 0)
+        return PieceSizes(
+            self.rows[:kept], self.sizes[:kept], self.skips[:kept], int(ends[blocks - 1]) if blocks else 0
+        )
 
     def can_be(self, table: BlockTable) -> bool:
         """Whether these may be the sizes of the undamaged blocks of a table. Who reads pieces takes that much memory,
@@ -95,7 +97,7 @@ class Pieces:
 
     __slots__ = ("columns", "file_end", "is_damaged", "may_fail", "rows", "size", "start")
 
-    def __init__(self, table: BlockTable, sizes: Sizes, start: int) -> None:
+    def __init__(self, table: BlockTable, sizes: PieceSizes, start: int) -> None:
         rows = sizes.rows
         self.rows = rows
         self.columns = columns = np.empty((_COLUMNS, len(rows)), np.int64)
@@ -114,12 +116,12 @@ class Pieces:
     def none(start: int) -> Pieces:
         """Nothing measured yet."""
         nothing = np.empty(0, np.int64)
-        return Pieces(BlockTable.none(), Sizes(nothing, nothing, nothing, start), start)
+        return Pieces(BlockTable.none(), PieceSizes(nothing, nothing, nothing, start), start)
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> PieceSizes:
         """Of what they are made, with the table."""
-        return Sizes(self.rows, self.columns[SIZE], self.columns[SKIP], self.file_end)
+        return PieceSizes(self.rows, self.columns[SIZE], self.columns[SKIP], self.file_end)
 
     def until(self, table: BlockTable, file_end: int) -> Pieces:
         """The same, measured up to another position between which and theirs nothing is shown."""
@@ -151,7 +153,7 @@ class Pieces:
             totals = np.concatenate((totals[:slot], cuts - before, totals[slot + 1 :]))
             skips = np.concatenate((skips[:slot], before, skips[slot + 1 :]))
         own = self.sizes
-        joined = Sizes(
+        joined = PieceSizes(
             np.concatenate((own.rows[:kept], rows)),
             np.concatenate((own.sizes[:kept], totals)),
             np.concatenate((own.skips[:kept], skips)),

@@ -35,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.reading.blocks import BASE_OFFSET, COLUMNS, CRC, MOST_NAMES, POSITION, BlockTable, Int64s
-from kafkafs.reading.pieces import Sizes
+from kafkafs.reading.pieces import PieceSizes
 from storage.errors import SegmentGone
 from storage.files.cache_files import CacheFiles, cache_directory
 from storage.files.file_mark import FileMark
@@ -79,7 +79,7 @@ NO_MARKER: Final = Marker(-1, -1)
 class KeptSizes(NamedTuple):
     """Of one rendition, and the marker that must be in the log for them to be right."""
 
-    sizes: Sizes
+    sizes: PieceSizes
     marker: Marker
 
 
@@ -193,10 +193,7 @@ def _until(table: BlockTable, renditions: Mapping[str, KeptSizes], blocks: int) 
     table = table.until(blocks)
     return Kept(
         table,
-        {
-            name: kept._replace(sizes=kept.sizes.until(table, table.file_end))
-            for name, kept in renditions.items()
-        },
+        {name: kept._replace(sizes=kept.sizes.until(table, table.file_end)) for name, kept in renditions.items()},
     )
 
 
@@ -211,8 +208,7 @@ def _encode(key: bytes, kept: Kept, size: int, mtime_ns: int, ctime_ns: int) -> 
         "secret": table.secret,
         "too_many_names": table.names is None,
         "renditions": [
-            {"name": name, "file_end": sizes.file_end, "marker": marker}
-            for name, (sizes, marker) in renditions.items()
+            {"name": name, "file_end": sizes.file_end, "marker": marker} for name, (sizes, marker) in renditions.items()
         ],
     }
     names = sorted(table.names or ())
@@ -260,7 +256,7 @@ def _decode(data: bytes, key: bytes) -> _Decoded | None:
         renditions = {}
         for number, rendition in enumerate(about["renditions"]):
             rows, sizes, skips = arrays[f"sizes_{number}"].astype(np.int64, copy=False).reshape(3, -1)
-            of = Sizes(rows, sizes, skips, int(rendition["file_end"]))
+            of = PieceSizes(rows, sizes, skips, int(rendition["file_end"]))
             if not of.can_be(table):
                 return None
             offset, crc = map(int, rendition["marker"])
