@@ -9,7 +9,7 @@ A file is an archive that `numpy.load` opens, with a CRC-32C of everything befor
     blocks   the columns of BlockTable
     words    all filters
     names    the keys, one after the other; `name_ends`: where each ends
-    sizes_N  of the rendition N of `about`: the columns of Sizes
+    sizes_N  of the rendition N of `about`: the columns of PieceSizes
 
 It is believed if its checksum is right, it is of this segment, and each block begins with the batch that is there now
 (base offset and CRC). Where the segment has its ctime of then, which nobody can set back, only some blocks are
