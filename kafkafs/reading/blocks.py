@@ -188,9 +188,8 @@ class BlockTable:
         merged[:, len(self) :] = rows[first:, :COLUMNS].T
         merged[FIRST, len(self) :] += len(self.words)
         new = (rows[:known, WORDS] >= 0) & (merged[WORDS, places] < 0)
-        new &= (rows[:known, POSITION] == merged[POSITION, places]) & (
-            rows[:known, FILE_END] == merged[FILE_END, places]
-        )
+        new &= rows[:known, POSITION] == merged[POSITION, places]
+        new &= rows[:known, FILE_END] == merged[FILE_END, places]
         if new.any():
             merged[KEYS : WORDS + 1, places[new]] = rows[:known][new, KEYS : WORDS + 1].T
             merged[FIRST, places[new]] += len(self.words)

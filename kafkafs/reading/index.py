@@ -255,10 +255,8 @@ class BlockIndex:
     @staticmethod
     def _missing(table: BlockTable, end: int, *, keys: bool, is_whole: bool) -> list[tuple[int, int]]:
         """The stretches to scan: each with a block at least, or the rest of a segment that is sealed."""
-        if keys:
-            stretches = table.unfiltered(0, end)
-        else:
-            stretches = [(table.file_end, end)] if table.file_end < end else []
+        behind = [(table.file_end, end)] if table.file_end < end else []
+        stretches = table.unfiltered(0, end) if keys else behind
         return [(first, last) for first, last in stretches if is_whole or last - first >= blocks.BLOCK_BYTES]
 
     # What is held and kept
