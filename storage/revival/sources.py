@@ -295,7 +295,7 @@ def _replica(
         part = RemotePart(lambda _anew: tier.segments(tp.topic, tp.partition, topic_id), events, lambda: start)
         log = TieredLog(log, part)
     snapshot = log.snapshot()
-    if starts is None:
+    if starts is None and overrides is None:  # our own directories have no checkpoint while nothing was removed
         start = _start_by_epochs(snapshot, epochs)
         snapshot = log.snapshot()
     batch = last_batch(snapshot)

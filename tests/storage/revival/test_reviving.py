@@ -32,6 +32,7 @@ from tests.support.builders import metadata_records as metadata_of
 from tests.support.commands import output_of
 from tests.support.damaged_bytes import flip
 from tests.support.faults import Crash, FaultyDisk
+from tests.support.fixtures import ROOT
 from tests.support.nightly import rounds
 from tests.support.owned_dirs import StandingClock, tree_of
 from tests.support.readers import read_all, table_of
@@ -131,6 +132,16 @@ def test_a_lost_log_start_is_known_from_the_epochs(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [Partition(items, extra=extra)]})
     (built.path / "log-start-offset-checkpoint").unlink()
     assert offsets(revived(tmp_path, built.path)[0])[0] == 12
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_a_backup_of_a_compacted_log_begins_where_the_log_does(tmp_path, store):
+    """Its first leader epoch begins at the first message that compaction has left."""
+    place, tp = (tmp_path / "backup").as_uri() if store else tmp_path / "backup", TopicPartition("accounts", 0)
+    output_of("mirror", ROOT / "examples" / "sample-log", place)
+    output_of("revive", place, "--to", tmp_path / "new")
+    revived = LogDir.open_read_only(tmp_path / "new")
+    assert (revived.log(tp).snapshot().log_start_offset, values(tmp_path / "new", tp)[0][0]) == (0, 78)
 
 
 def test_links_are_of_sealed_segments_alone(tmp_path):
