@@ -92,7 +92,7 @@ class ClusterMetadataReader:
         try:
             if not self._follows(segments):
                 self._forget()
-                problem, self._unread = None, self._start(snapshots)
+                problem, self._unread = None, self._start(segments, snapshots)
             is_whole = self._unread is None or (bool(segments) and segments[0].base_offset <= self._end_offset)
             if problem is None and is_whole:
                 problem = self._read_log(segments)
@@ -109,16 +109,12 @@ class ClusterMetadataReader:
 
     def state_before(self, end_offset: int) -> tuple[MetadataReplay, int, StorageError | None]:
         """The state that the records below an offset describe, from the newest snapshot that ends there or earlier; the
-        offset that it ends before, and why it ends below the one that was asked for. Of a log that has not begun it is
-        the state with which it will begin, in `bootstrap.checkpoint`. This reader does not refresh any more.
-        FileNotFoundError, OSError."""
+        offset that it ends before, and why it ends below the one that was asked for. This reader does not refresh any
+        more. FileNotFoundError, OSError."""
         segments, snapshots = self._list()
         self._forget()
         # All records of a snapshot count: their offsets are those in its file, not the log's.
-        problem = self._start([snapshot for snapshot in snapshots if snapshot[0].end_offset <= end_offset])
-        if problem is None and not self._end_offset and not any(segment.size_bytes for segment in segments):
-            with suppress(FileNotFoundError):
-                problem = self._read_snapshot(LogFile(self._directory.parent / names.BOOTSTRAP_CHECKPOINT))
+        problem = self._start(segments, [snapshot for snapshot in snapshots if snapshot[0].end_offset <= end_offset])
         self._limit = end_offset
         problem = self._read_log(segments) or problem
         return self._replay, min(self._end_offset, end_offset), problem
@@ -182,8 +178,18 @@ class ClusterMetadataReader:
                 return bytes(segment.file.read(position, len(header))) == header
         return False
 
-    def _start(self, snapshots: list[tuple[names.MetadataSnapshotName, LogFile]]) -> StorageError | None:
-        """Starts from the latest snapshot that can be read, or from an empty state when there is none."""
+    def _start(
+        self, segments: list[_Segment], snapshots: list[tuple[names.MetadataSnapshotName, LogFile]]
+    ) -> StorageError | None:
+        """Starts from the latest snapshot that can be read, or from an empty state when there is none. A log that has
+        not begun will begin with what is in `bootstrap.checkpoint`."""
+        problem = self._start_at_snapshot(snapshots)
+        if problem is None and not self._end_offset and not any(segment.size_bytes for segment in segments):
+            with suppress(FileNotFoundError):
+                problem = self._read_snapshot(LogFile(self._directory.parent / names.BOOTSTRAP_CHECKPOINT))
+        return problem
+
+    def _start_at_snapshot(self, snapshots: list[tuple[names.MetadataSnapshotName, LogFile]]) -> StorageError | None:
         problem: StorageError | None = None
         for name, file in snapshots:
             self._replay = MetadataReplay()

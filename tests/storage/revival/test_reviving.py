@@ -142,6 +142,8 @@ def test_a_backup_of_a_compacted_log_begins_where_the_log_does(tmp_path, store):
     output_of("revive", place, "--to", tmp_path / "new")
     revived = LogDir.open_read_only(tmp_path / "new")
     assert (revived.log(tp).snapshot().log_start_offset, values(tmp_path / "new", tp)[0][0]) == (0, 78)
+    # The new cluster's metadata log has not begun: it is in bootstrap.checkpoint.
+    assert revived.topic_info(tp.topic).overrides["cleanup.policy"] == "compact"
 
 
 def test_links_are_of_sealed_segments_alone(tmp_path):
