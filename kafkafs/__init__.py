@@ -24,13 +24,14 @@ def open(
     path: Paths,
     *,
     isolation: str = "read_uncommitted",
-    schemas: AnyPath | None = None,
+    schemas: Paths | None = None,
     tier: Paths | None = None,
     tier_keys: Mapping[str, AnyPath] | None = None,
 ) -> Log:
     """Opens a log directory for reading, or several that are read as one: those of a broker, or of a cluster's brokers.
 
-    `isolation`: "read_uncommitted" or "read_committed". `schemas`: where the schemas are, if not in the topic _schemas.
+    `isolation`: "read_uncommitted" or "read_committed". `schemas`: where the schemas are, if not in the topic _schemas:
+    a directory, the schema of a topic as "TOPIC=FILE[:MESSAGE]", or several of them.
     `tier`: where remote segments are, a directory or a URL, or several of them; `tier_keys`: PEM files of private keys
     by their id. ValueError for an argument that cannot be; NotALogDir, OSError.
     """

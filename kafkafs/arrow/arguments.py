@@ -27,6 +27,7 @@ from kafkafs.reading.range_names import (
     parse_offsets,
     parse_times,
 )
+from kafkafs.schemas import places
 from storage.types import MAX_OFFSET
 
 AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
@@ -169,6 +170,16 @@ def directory(name: str, given: object) -> Path | None:
     if not path.is_dir():
         raise InvalidOption(f"{name}: {path} is not a directory")
     return path
+
+
+def schema_places(name: str, given: object) -> places.SchemaPlaces:
+    """The places of schemas that a directory, a text in the form of --schemas, or several of them name."""
+    if given is None or isinstance(given, places.SchemaPlaces):
+        return given or places.OWN_SCHEMAS
+    try:
+        return places.schema_places(path_texts(name, given)).absolute()
+    except ValueError as error:
+        raise InvalidOption(f"{name}: {error}") from None
 
 
 def key_files(name: str, given: object) -> dict[str, Path]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
 from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, schemas_at
+from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, WithTopicFiles, schemas_at
+from kafkafs.schemas.topic_files import read_files
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.format.block import RecordColumn
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkafs.decoding.decoded_jsonl import TextDecoder
+    from kafkafs.schemas.places import SchemaPlaces
     from kafkafs.schemas.registry import SchemaLookup
     from storage.format.block import RecordBlock
     from storage.types import TopicPartition
@@ -98,17 +100,18 @@ class Decoding:
         return BlockTexts(data, ends, lengths >= 0, ids, errors)
 
 
-def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: Path | None) -> SchemaLookup:
+def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaLookup:
     """What a topic's keys and values are decoded by: see `schemas_for`; Kafka's own topics need no schemas."""
     return Registry() if topic in KAFKAS_OWN_TOPICS else schemas_for(paths, schemas)
 
 
 @lru_cache(maxsize=4)
-def schemas_for(paths: tuple[Path, ...], schemas: Path | None) -> SchemaSource:
-    """The schemas for log directories that are read as one: those at `schemas`, or in the topic `_schemas` of one of
-    the directories. The process keeps what it has read. InvalidOption where there are none; StorageError, OSError."""
-    if schemas is not None:
-        source = schemas_at(schemas)
+def schemas_for(paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaSource:
+    """The schemas for log directories that are read as one: those at `schemas`, which may name files besides; without a
+    directory among them, those in the topic `_schemas` of one of the log directories. The process keeps what it has
+    read. InvalidOption where there are none; StorageError, OSError."""
+    if schemas.directory is not None:
+        source: SchemaSource = schemas_at(schemas.directory)
     else:
         log_dirs = open_log_dirs(paths)
         try:
@@ -117,12 +120,14 @@ def schemas_for(paths: tuple[Path, ...], schemas: Path | None) -> SchemaSource:
             there = (os.path.lexists(path / SCHEMAS_LOG.dir_name) for path in paths)
             place = next((number for number, found in enumerate(there) if found), 0)  # what is no partition is told
         source = LogSchemas(log_dirs.directories[place])
+    if files := read_files(schemas.files):
+        source = WithTopicFiles(source, files)
     if not source.registry() and source.problem:
         raise StorageError(f"the schemas cannot be read: {source.problem}")
     if not source.registry():
-        where = schemas or ", ".join(map(str, paths))
+        where = schemas.directory or ", ".join(map(str, paths))
         raise InvalidOption(
             f"there are no schemas in {where}: decode needs the topic _schemas there, or the option schemas with "
-            "another log directory that has it, or with a directory of files like 12.avsc"
+            "another log directory that has it, with a directory of files like 12.avsc, or with TOPIC=FILE"
         )
     return source

@@ -20,6 +20,7 @@ from kafkafs.arrow.arguments import (
     offset_range,
     partition_numbers,
     path_texts,
+    schema_places,
     shown,
     time_range,
 )
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from kafkafs.arrow.scan import Text
     from kafkafs.arrow.typed_values import TypedForm
     from kafkafs.reading.range_names import OffsetSpec, TimeSpec
+    from kafkafs.schemas.places import SchemaPlaces
     from storage.log.log_dir import LogDir
     from storage.log.snapshot import LogSnapshot
     from storage.tier.tier import Tier
@@ -212,7 +214,7 @@ def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
 def open_log(
     paths: Paths,
     isolation: str = Isolation.READ_UNCOMMITTED.value,
-    schemas: AnyPath | None = None,
+    schemas: Paths | SchemaPlaces | None = None,
     tier: Paths | Tier | None = None,
     tier_keys: Mapping[str, AnyPath] | None = None,
 ) -> Log:
@@ -220,9 +222,9 @@ def open_log(
     names = path_texts("path", paths)
     named = isolation.value if isinstance(isolation, Isolation) else isolation
     level = Isolation(chosen("isolation", named, *(each.value for each in Isolation)))
-    schemas_place, remote = directory("schemas", schemas), _tier(tier, tier_keys)
+    places_of_schemas, remote = schema_places("schemas", schemas), _tier(tier, tier_keys)
     places = tuple(dict.fromkeys(_place(name) for name in names))
-    return Log(Source(LogDirs(places, remote), places, level, schemas_place))
+    return Log(Source(LogDirs(places, remote), places, level, places_of_schemas))
 
 
 def _place(name: str) -> Path:
@@ -527,7 +529,7 @@ class Message:
     headers: tuple[tuple[str, bytes | None], ...]
     # Of a message that was read: the log directories and the place of schemas. No field, so that `asdict`, comparison
     # and a DataFrame have only what is in the log.
-    _decoded_by: ClassVar[tuple[tuple[Path, ...], Path | None] | None] = None
+    _decoded_by: ClassVar[tuple[tuple[Path, ...], SchemaPlaces] | None] = None
 
     @property
     def time(self) -> datetime | None:

@@ -54,7 +54,7 @@ class ProtobufColumn:
 
     def __init__(self, schemas: SchemaLookup, subject: str, reader: Schema) -> None:
         """BadSchema if columns cannot express the type."""
-        kind = protobuf.decoder(reader, schemas).message_type((0,))
+        kind = protobuf.decoder(reader, schemas).message_type(_FIRST)
         self._columns = 0
         self._root = self._message(kind, frozenset())
         self._schemas = _ReadAs(schemas, reader, kind.full_name)
@@ -71,7 +71,8 @@ class ProtobufColumn:
             start, here = int(starts[row]) + HEADER_SIZE, int(ids[row])
             first = guids[row][GUID_HEADER_SIZE:] if row in guids else bytes(plain[start : start + 2])
             if here < 0:
-                errors.setdefault(row, "it is not in the wire format")
+                if not self._schemas.has_file:
+                    errors.setdefault(row, "it is not in the wire format")
             elif here in self._schemas.others:
                 errors[row] = self._schemas.others[here]
             elif first[:1] != b"\0" and first[:2] != b"\2\0" and (first or row not in guids):
@@ -136,6 +137,7 @@ class _ReadAs:
     def __init__(self, schemas: SchemaLookup, reader: Schema, name: str) -> None:
         self._schemas, self._reader, self._name = schemas, reader, name
         self.others: dict[int, str] = {}
+        self.has_file = False  # values without an id are those of a file, once it was asked for
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
         return self._as_reader(self._schemas.by_id(schema_id, subject))
@@ -149,13 +151,18 @@ class _ReadAs:
     def by_message_type(self, name: str) -> Schema | None:
         return self._schemas.by_message_type(name)
 
+    def of_file(self, subject: str) -> Schema | None:
+        found = self._schemas.of_file(subject)
+        self.has_file = found is not None
+        return found
+
     def _as_reader(self, found: Schema | None) -> Schema | None:
         if found is None:
             return None
         kind = shortened(found.schema_type)
         if found.schema_type == PROTOBUF:
             try:
-                kind = protobuf.decoder(found, self._schemas).message_type((0,)).full_name
+                kind = protobuf.decoder(found, self._schemas).message_type(_FIRST).full_name
             except (BadSchema, BadIndexes) as error:
                 kind = shortened(str(error))
             if kind == self._name:
@@ -168,6 +175,7 @@ def _is_true(found: Any) -> bool:
     return found in (True, "true")  # a map's key is a text
 
 
+_FIRST: Final = (0,)  # ignored where a person has named the type
 _JSON: Final = _Converter(pa.string(), partial(json.dumps, ensure_ascii=False, separators=(",", ":")))
 _INT32: Final = _Converter(pa.int32(), int, 0)
 _INT64: Final = _Converter(pa.int64(), int, 0)

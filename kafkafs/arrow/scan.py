@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from kafkafs.arrow.block_texts import Decoding, Side
     from kafkafs.arrow.dataset import ScanDataset
     from kafkafs.arrow.typed_values import TypedForm, TypedValues
+    from kafkafs.schemas.places import SchemaPlaces
     from storage.format.block import BatchDamage, RecordBlock
     from storage.log.log_dir import LogDir
 
@@ -99,7 +100,7 @@ class Source:
     log_dirs: LogDirs
     paths: tuple[Path, ...]
     isolation: Isolation
-    schemas: Path | None
+    schemas: SchemaPlaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -28,24 +29,26 @@ from kafkafs.arrow.protobuf_columns import ProtobufColumn
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.guid_headers import VALUE_HEADER, is_guid_header
-from kafkafs.schemas.registry import AVRO, PROTOBUF
+from kafkafs.schemas.registry import AVRO, DESCRIPTORS, PROTOBUF
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from kafkafs.schemas.places import SchemaPlaces
     from kafkafs.schemas.registry import Schema, SchemaLookup
     from storage.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class TypedForm:
-    """What a worker needs: the values of `topic` are read as the schema `schema_id`."""
+    """What a worker needs: the values of `topic` are read as the schema `schema_id`; a negative number is that of the
+    file that a person has named (`_number`)."""
 
     topic: str
     schema_id: int
     paths: tuple[Path, ...]
-    schemas: Path | None
+    schemas: SchemaPlaces
 
     @property
     def subject(self) -> str:
@@ -53,18 +56,20 @@ class TypedForm:
 
     def reader(self) -> Schema:
         """The schema. InvalidConfig if it is not there any longer."""
-        found = schemas_for(self.paths, self.schemas).by_id(self.schema_id, self.subject)
-        if found is None:
+        source = schemas_for(self.paths, self.schemas)
+        found = source.by_id(self.schema_id, self.subject) if self.schema_id >= 0 else source.of_file(self.subject)
+        if found is None or (self.schema_id < 0 and _number(found) != self.schema_id):
+            named = f"schema {self.schema_id}" if self.schema_id >= 0 else "schema of the file"
             raise InvalidConfig(
-                f"the schema {self.schema_id}, as which this directory's files have their values, is not here",
-                path=self.schemas or self.paths[0],
+                f"the {named}, as which this directory's files have their values, is not here",
+                path=self.schemas.directory or self.paths[0],
                 advice="Name the place that has it with --schemas, or export to another directory",
             )
         return found
 
 
 def typed_form(
-    paths: tuple[Path, ...], schemas: Path | None, chosen: Iterable[TopicPartition], before: int | None
+    paths: tuple[Path, ...], schemas: SchemaPlaces, chosen: Iterable[TopicPartition], before: int | None
 ) -> TypedForm:
     """The form of an export of these partitions. `before`: the schema of the directory's files; None: it has none yet.
 
@@ -81,10 +86,12 @@ def typed_form(
     source = schemas_for(paths, schemas)
     form = TypedForm(topics[0], -1 if before is None else before, paths, schemas)
     if before is None:
-        newest = source.registry().newest(form.subject)
-        if newest is None:
-            raise InvalidConfig(f"the subject {form.subject} has no schema", path=schemas or paths[0])
-        form = TypedForm(form.topic, newest.schema.schema_id, paths, schemas)
+        schema, newest = source.of_file(form.subject), source.registry().newest(form.subject)
+        if schema is None and newest is not None:
+            schema = newest.schema
+        if schema is None:
+            raise InvalidConfig(f"the subject {form.subject} has no schema", path=schemas.directory or paths[0])
+        form = TypedForm(form.topic, _number(schema), paths, schemas)
     try:
         _column(form, source)
     except BadSchema as error:
@@ -128,6 +135,13 @@ class TypedValues:
         return batch if self._keep_headers else batch.drop_columns(["headers"])
 
 
+def _number(schema: Schema) -> int:
+    """The id of a schema, or for the schema of a file a negative number, which differs for another one."""
+    if not schema.file:
+        return schema.schema_id
+    return -1 - crc32(f"{schema.schema_type} {schema.message} {schema.text}".encode())
+
+
 def _guids(batch: pa.RecordBatch) -> dict[int, bytes]:
     """The headers that name schemas of values, by row; of several the last."""
     headers = batch.column(batch.schema.get_field_index("headers"))
@@ -143,7 +157,7 @@ def _guids(batch: pa.RecordBatch) -> dict[int, bytes]:
 def _column(form: TypedForm, schemas: SchemaLookup) -> AvroColumn | ProtobufColumn:
     """What reads the values. BadSchema if columns cannot express the schema."""
     schema = form.reader()
-    if schema.schema_type == PROTOBUF:
+    if schema.schema_type in (PROTOBUF, DESCRIPTORS):
         return ProtobufColumn(schemas, form.subject, schema)
     if schema.schema_type != AVRO:
         raise BadSchema(f"it is of the type {schema.schema_type}, not AVRO or PROTOBUF")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kafkafs.formats.format import Format
     from kafkafs.reading.selection import Question
     from kafkafs.reading.unmounted import PartitionReader
+    from kafkafs.schemas.places import SchemaPlaces
     from storage.format.block import RecordBlock
     from storage.log.log_dir import LogDir
     from storage.log.snapshot import ReadableLog
@@ -103,7 +104,7 @@ def cat(
     offsets: OffsetSpec | None,
     times: TimeSpec | None,
     form: str,
-    schemas_path: Path | None,
+    schemas: SchemaPlaces,
     follow: bool,
     most: int | None,
     merge: bool,
@@ -144,7 +145,7 @@ def cat(
         raise click.UsageError(
             "--format log prints whole batches; it cannot be combined with --key, --header, --where, --merge or -n"
         )
-    if form != DECODED and schemas_path is not None and expression is None:
+    if form != DECODED and schemas and expression is None:
         raise click.UsageError("--schemas is for --format decoded and --where")
     if latest and (form == "log" or follow or offsets is not None or times is not None):
         raise click.UsageError(
@@ -163,14 +164,14 @@ def cat(
     question = Question(
         offsets, times, Isolation(isolation), None if key is None else os.fsencode(key), headers, memory
     )
-    make_format = _decoded(log_dir, schemas_path, targets) if form == DECODED else _plain(form)
+    make_format = _decoded(log_dir, schemas, targets) if form == DECODED else _plain(form)
     if question.key is not None:
         targets = _in_order_for(question.key, log_dir, targets)
     slow = compiled_kernels.slowness()
     if slow is not None:
         say(slow)
     added = partial(_added, log_dir, tp, set(targets)) if form != "log" else list[TopicPartition]
-    where = None if expression is None else where_filter(expression, log_dir, schemas_path, targets)
+    where = None if expression is None else where_filter(expression, log_dir, schemas, targets)
     window = (window_ms or _WINDOW_MS) if merge else None
     with refusals(where):
         printed = _print(log_dir, targets, question, make_format, added if follow else None, where, most, window, at_ms)
@@ -223,22 +224,22 @@ def _plain(form: str) -> MakeFormat:
     return lambda tp: None if form == "log" else by_name(form, tp)
 
 
-def _decoded(log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> MakeFormat:
-    """By the schemas of the log directory, or those at a path; Kafka's own topics need none. A format is used until
+def _decoded(log_dir: LogDir, places: SchemaPlaces, targets: list[TopicPartition]) -> MakeFormat:
+    """By the schemas of the log directory, or at other places; Kafka's own topics need none. A format is used until
     schemas appear that it lacks."""
     from kafkafs.decoding.decoded_jsonl import DecodedJsonl
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady_schemas import SteadySchemas
     from storage.format.messages import GROUPS
 
-    source = schemas_of(log_dir, path)
+    source = schemas_of(log_dir, places)
     needed = any(tp.topic not in GROUPS for tp in targets)
     if needed and not source.registry() and source.problem:
         raise StorageError(f"the schemas cannot be read: {source.problem}")
     if needed and not source.registry():
         raise click.UsageError(
-            f"there are no schemas in {path or log_dir.path}: --format decoded needs the topic _schemas there, or"
-            " --schemas PATH"
+            f"there are no schemas in {places.directory or log_dir.path}: --format decoded needs the topic _schemas"
+            " there, or --schemas PATH, or --schemas TOPIC=FILE"
         )
     formats: dict[TopicPartition, tuple[Format, SteadySchemas]] = {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,13 +18,16 @@ from kafkafs.mounting.mount import mount as start_mount
 from kafkafs.mounting.mount_options import BadOption, parse_options
 from kafkafs.mounting.mountpoint import MountError, absolute, unmount
 
+if TYPE_CHECKING:
+    from kafkafs.schemas.places import SchemaPlaces
+
 # Shown after the options of `kafkafs mount --help`.
 _MOUNT_OPTIONS = """
 \b
 Mount options:
   write, ro, config=FILE     the same as --write, --read-only, --server-properties
   rw                         no effect
-  schemas=PATH, tier=PATH, tier_key=ID=FILE
+  schemas=PATH or TOPIC=FILE[:MESSAGE], tier=PATH, tier_key=ID=FILE
                              the same as the options; the last two may be repeated
   isolation=read_committed   leave out aborted messages, stop at open transactions
                              (default: read_uncommitted)
@@ -90,7 +94,7 @@ def mount(
     read_only: bool,
     create: bool,
     config: Path | None,
-    schemas_path: Path | None,
+    schemas: SchemaPlaces,
     foreground: bool,
     options: tuple[str, ...],
 ) -> None:
@@ -114,7 +118,6 @@ def mount(
         raise click.UsageError("--create and --read-only (-o ro) contradict each other")
     config = config or chosen.config
     places, keys = tier_options()
-    schemas = schemas_path or chosen.schemas
     request = MountRequest(
         absolute(logdir),
         absolute(mnt),
@@ -123,7 +126,7 @@ def mount(
             write=create or chosen.write,
             create=create,
             config=absolute(config) if config else None,
-            schemas=absolute(schemas) if schemas else None,
+            schemas=(chosen.schemas | schemas).absolute(),
             log=absolute(chosen.log) if chosen.log else None,
             tier=tuple(place if "://" in place else str(absolute(Path(place))) for place in (*places, *chosen.tier)),
             tier_keys=tuple((name, absolute(file)) for name, file in (*keys.items(), *chosen.tier_keys)),

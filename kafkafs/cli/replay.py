@@ -17,6 +17,7 @@ from kafkafs.cli.shared_options import OFFSETS, RENAMING, TIER, TIMES, check_des
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
 from kafkafs.cli.terminal import print_table
 from kafkafs.cli.where import WHERE, refusals, where_filter
+from kafkafs.schemas.places import OWN_SCHEMAS
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.progress import working
@@ -135,7 +136,7 @@ def replay(
     if map_path is not None:
         check_destination(map_path, logdir)
     groups = _groups(log_dir, some_groups, targets) if all_groups or some_groups else []
-    where = None if expression is None else where_filter(expression, log_dir, None, targets)
+    where = None if expression is None else where_filter(expression, log_dir, OWN_SCHEMAS, targets)
     registry = None if registry_url is None else _registry(registry_url, log_dir)
     try:
         cluster = Cluster(servers, _properties(properties_path))
@@ -245,7 +246,7 @@ def _registry(url: str, log_dir: LogDir) -> RegistryCheck:
 
     if not url.startswith(("http://", "https://")):
         raise click.UsageError("--registry is a URL of http or https")
-    return RegistryCheck(url, schemas_of(log_dir).registry())
+    return RegistryCheck(url, schemas_of(log_dir, OWN_SCHEMAS).registry())
 
 
 def _create(cluster: Cluster, log_dir: LogDir, topic: str, name: str, dry_run: bool) -> None:

@@ -14,6 +14,7 @@ from storage.types import Isolation
 
 if TYPE_CHECKING:
     from kafkafs.reading.range_names import OffsetSpec, TimeSpec
+    from kafkafs.schemas.places import SchemaPlaces
     from storage.tier.tier import Tier
 
 
@@ -78,13 +79,24 @@ def isolation_option(default: Isolation) -> Callable[[_Command], _Command]:
 
 ISOLATION: Final = isolation_option(Isolation.READ_UNCOMMITTED)
 
+
+def _schemas(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> SchemaPlaces:
+    from kafkafs.schemas.places import schema_places
+
+    try:
+        return schema_places(texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
 SCHEMAS: Final = click.option(
     "--schemas",
-    "schemas_path",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    metavar="PATH",
+    multiple=True,
+    callback=_schemas,
+    metavar="PATH or TOPIC=FILE[:MESSAGE]",
     help="Where the schemas are: another log directory with _schemas, or a directory of files like 12.avsc, 13.proto or"
-    " 14.json. By default LOGDIR.",
+    " 14.json. By default LOGDIR. Or the schema of a topic's values without a registry's framing, of keys with"
+    " TOPIC#key=: an .avsc, a .proto, or a descriptor set of protoc. Can be repeated.",
 )
 
 

@@ -20,6 +20,7 @@ from kafkafs.cli.terminal import facts, print_json
 from storage.types import Isolation
 
 if TYPE_CHECKING:
+    from kafkafs.schemas.places import SchemaPlaces
     from kafkafs.spark.jobs.export import Exported
     from storage.types import TopicPartition
 
@@ -97,7 +98,7 @@ def export(
     headers: bool,
     decode: bool,
     strict: bool,
-    schemas_path: Path | None,
+    schemas: SchemaPlaces,
     compression: str,
     isolation: str,
     master: str | None,
@@ -119,7 +120,7 @@ def export(
     kafkafs spark export /var/kafka ./lake orders
     kafkafs spark export /var/kafka ./lake 'orders*' --damage quarantine --json
     """
-    if schemas_path is not None and not decode:
+    if schemas and not decode:
         raise click.UsageError("--schemas is for --decode")
     if strict and not decode:
         raise click.UsageError("--strict is for --decode")
@@ -136,7 +137,7 @@ def export(
             allow_loss=allow_data_loss,
             headers=headers,
             decode=decode,
-            schemas=None if schemas_path is None else schemas_path.absolute(),
+            schemas=schemas.absolute(),
             compression=compression,
             allow_uncompiled=allow_uncompiled,
             tier=tier(),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkafs.arrow.database import Database, Statement
+    from kafkafs.schemas.places import SchemaPlaces
 
 _MOST_ROWS: Final = 1000  # of a table for people
 _MOST_CHARACTERS: Final = 100_000  # of a cell of a table
@@ -63,7 +64,7 @@ def sql(
     form: str | None,
     output: Path | None,
     binary: bool,
-    schemas_path: Path | None,
+    schemas: SchemaPlaces,
     isolation: str,
     allow_files: bool,
 ) -> None:
@@ -102,7 +103,7 @@ def sql(
     opened: list[Database] = []
 
     def database() -> Database:
-        log = open_log(logdir, isolation, schemas_path, tier())
+        log = open_log(logdir, isolation, schemas, tier())
         opened.append(Database(log, binary=binary, allow_files=allow_files))
         return opened[-1]
 

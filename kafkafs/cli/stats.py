@@ -21,6 +21,7 @@ from storage.progress import working
 
 if TYPE_CHECKING:
     from kafkafs.arrow.block_texts import Decoding
+    from kafkafs.schemas.places import SchemaPlaces
     from storage.format.block import RecordBlock
     from storage.log.histogram import Histogram
     from storage.log.log_dir import LogDir
@@ -65,7 +66,7 @@ def stats(
     bucket_ms: int | None,
     distinct_keys: bool,
     decode: bool,
-    schemas_path: Path | None,
+    schemas: SchemaPlaces,
     png: Path | None,
     svg: Path | None,
     as_json: bool,
@@ -91,7 +92,7 @@ def stats(
     from storage.log.statistics import Statistics
 
     use_default_signals(ctx)
-    if schemas_path is not None and not decode:
+    if schemas and not decode:
         raise click.UsageError("--schemas is for --decode")
     log_dir = open_log_dir(logdir)
     for path in (png, svg):
@@ -101,7 +102,7 @@ def stats(
     targets = expand(log_dir, tp)
     say_remote(log_dir, targets)
     counted = Statistics(distinct=distinct_keys, width_ms=bucket_ms or None)
-    undecodable = _Undecodable(log_dir, schemas_path, targets) if decode else None
+    undecodable = _Undecodable(log_dir, schemas, targets) if decode else None
     problems: list[str] = []
     with progress_bar() as progress:
         for target in targets:
@@ -133,18 +134,18 @@ def stats(
 class _Undecodable:
     """The messages whose key or value cannot be decoded, by reason."""
 
-    def __init__(self, log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> None:
+    def __init__(self, log_dir: LogDir, places: SchemaPlaces, targets: list[TopicPartition]) -> None:
         from kafkafs.arrow.block_texts import Decoding
         from kafkafs.schemas.sources import schemas_of
         from kafkafs.schemas.steady_schemas import SteadySchemas
         from storage.format.messages import GROUPS
 
-        source = schemas_of(log_dir, path)
+        source = schemas_of(log_dir, places)
         if not source.registry() and not any(tp.topic in GROUPS for tp in targets):
             raise click.UsageError(
                 source.problem
-                or f"there are no schemas in {path or log_dir.path}: --decode needs the topic _schemas"
-                " there, or --schemas PATH"
+                or f"there are no schemas in {places.directory or log_dir.path}: --decode needs the topic _schemas"
+                " there, or --schemas PATH, or --schemas TOPIC=FILE"
             )
         self.reasons: dict[str, dict[str, Any]] = {}
         self._decoding: Decoding = Decoding(SteadySchemas(source))

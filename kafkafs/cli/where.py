@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,6 +12,7 @@ from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from kafkafs.arrow.database import Where
+    from kafkafs.schemas.places import SchemaPlaces
     from storage.log.log_dir import LogDir
 
 WHERE: Final = click.option(
@@ -23,14 +23,14 @@ WHERE: Final = click.option(
 )
 
 
-def where_filter(expression: str, log_dir: LogDir, path: Path | None, targets: list[TopicPartition]) -> Where:
+def where_filter(expression: str, log_dir: LogDir, places: SchemaPlaces, targets: list[TopicPartition]) -> Where:
     """The filter of --where, which decodes by the schemas that there are, if there are some."""
     from kafkafs.arrow.database import BadQuery, Where
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady_schemas import SteadySchemas
     from storage.format.messages import GROUPS
 
-    source = schemas_of(log_dir, path)
+    source = schemas_of(log_dir, places)
     decoded = source.registry() or any(tp.topic in GROUPS for tp in targets)
     try:
         return Where(expression, SteadySchemas(source) if decoded else None)

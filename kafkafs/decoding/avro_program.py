@@ -147,9 +147,10 @@ class Programs:
         self._paths: list[str] = []  # for each instruction which field it reads; tables have ""
         self.arrays = self._steps, self._literals  # what the kernel runs, replaced when they are too small
 
-    def add_avro(self, root: AvroType) -> int:
-        """Adds the program for data of this type; its first instruction."""
-        return self.add(lambda made: made.assemble(root))
+    def add_avro(self, root: AvroType, *, length_before_bytes: bool = False) -> int:
+        """Adds the program for data of this type; its first instruction. `length_before_bytes`: also if the type itself
+        is `bytes`, before which the clients of Confluent's registry write no length."""
+        return self.add(lambda made: made.assemble(root, length_before_bytes=length_before_bytes))
 
     def add_json(self) -> int:
         """Adds the program for JSON texts."""
@@ -205,11 +206,11 @@ class Assembler:
         self._tables: list[tuple[int, list[int]]] = []  # the argument in `steps` that is the table's place
         self._several: set[int] = set()  # id() of records that are used more than once
 
-    def assemble(self, root: AvroType) -> None:
+    def assemble(self, root: AvroType, *, length_before_bytes: bool) -> None:
         """The program that shows data of this type as JSON."""
         self._count_uses(root)
-        if root.kind == "bytes" and root.logical is None:
-            self.emit(Opcode.REST)  # the clients write no length before it
+        if root.kind == "bytes" and root.logical is None and not length_before_bytes:
+            self.emit(Opcode.REST)
         else:
             self._type(root, 0)
         self.finish()

@@ -8,6 +8,7 @@ import numpy as np
 
 from kafkafs.decoding import avro_kernel
 from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, DatumFault
+from kafkafs.decoding.glue_framing import GLUE_HEADER_SIZE, find_glue, inflate
 from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE, guid_in
 
 if TYPE_CHECKING:
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
     from kafkafs.schemas.registry import SchemaLookup
 
     Int64s = NDArray[np.int64]
-from kafkafs.decoding.schema_plans import SchemaPlans
+from kafkafs.decoding.schema_plans import SchemaPlan, SchemaPlans
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5
+# In place of ids: rows that are not decoded; those of the file that a person has named. Lower numbers: UUIDs and GUIDs.
+_NO_SCHEMA: Final = -1
+_OF_FILE: Final = -2
 
 
 class Decoded(NamedTuple):
@@ -65,37 +69,42 @@ class ColumnDecoder:
         Raises ValueError if a row points outside `buffer`.
         """
         starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
-        count = len(starts)
-        ids = np.empty(count, np.int64)
-        if (row := avro_kernel.find_ids(buffer, starts, lengths, ids)) < count:
+        numbers = np.empty(len(starts), np.int64)
+        if (row := avro_kernel.find_ids(buffer, starts, lengths, numbers)) < len(starts):
             raise ValueError(f"record {row} of the block points outside its buffer")
         guids = guids or {}
-        if count and not guids and ids.max() < 0:
-            return Decoded(count, np.full((2, count), -1, np.int64), ids, {}), position
-        columns = np.empty((3, count), np.int64)
-        np.add(starts, HEADER_SIZE, out=columns[0])
-        np.subtract(lengths, HEADER_SIZE, out=columns[1])
-        others = self._find_entries(ids, columns[2])
-        unknown = self._find_guids(guids, starts, lengths, ids, columns)
-        others = others or bool(guids)
+        plans, headers, compressed = self._find_plans(buffer, starts, lengths, numbers, guids)
+        if not plans:
+            return Decoded(len(starts), np.full((2, len(starts)), -1, np.int64), numbers, {}), position
+        columns = np.empty((3, len(starts)), np.int64)
+        np.add(starts, headers, out=columns[0])
+        np.subtract(lengths, headers, out=columns[1])
+        errors: dict[int, str] = {}
+        if len(compressed):
+            inflated = inflate(buffer, columns[0], columns[1], compressed)
+            buffer, errors, numbers = inflated.buffer, inflated.errors, numbers[: len(inflated.starts)]
+            columns = np.array((inflated.starts, inflated.lengths, inflated.starts))
+            numbers[list(errors)] = _NO_SCHEMA
+        others = _find_entries(numbers, plans, columns[2]) or bool(guids)
+        count = columns.shape[1]
         results = np.empty((5, count), np.int64)
         rows, position = avro_kernel.run(
             *self._programs.arrays, POWERS, buffer, columns, 0, count, room.texts, position, results,
             room.stack, room.scratch,
         )  # fmt: skip
-        texts, errors = results[:2], {row: error for row, error in unknown.items() if row < rows}
+        texts, data = results[:2], memoryview(buffer).cast("B")
         for found in np.flatnonzero(results[2, :rows]).tolist():
             fault, at, instruction = results[2:, found].tolist()
             if fault == DatumFault.OUTSIDE:
                 raise ValueError(f"record {found} of the block points outside its buffer")
-            errors[found] = self._fault(int(ids[found]), fault, at - int(starts[found]), instruction)
+            name, at = plans[int(numbers[found])].name, at - int(columns[0, found]) + int(headers[found])
+            errors[found] = self._fault(name, fault, at, instruction)
         if others:
-            rows, position = self._of_protobuf(buffer, columns, ids, guids, room, position, texts, rows)
-            data = memoryview(buffer).cast("B")
-            left = (ids[:rows] >= 0) & (columns[2, :rows] < 0) & (texts[1, :rows] < 0)
+            rows, position = _of_protobuf(buffer, columns, numbers, plans, guids, room, position, texts, rows)
+            left = (numbers[:rows] != _NO_SCHEMA) & (columns[2, :rows] < 0) & (texts[1, :rows] < 0)
             for found in np.flatnonzero(left).tolist():
                 start, length = columns[:2, found].tolist()
-                text = self._row(int(ids[found]), data[start : start + length], guids.get(found))
+                text = _row(plans[int(numbers[found])], data[start : start + length], guids.get(found))
                 if isinstance(text, str):
                     errors[found] = text
                     continue
@@ -105,84 +114,108 @@ class ColumnDecoder:
                     break
                 texts[:, found] = position, end - position
                 position = end
-            errors = {row: error for row, error in errors.items() if row < rows}
+            if _OF_FILE in plans and plans[_OF_FILE].rows is not None:
+                empty = (numbers[:rows] == _OF_FILE) & (texts[1, :rows] == 2) & (columns[1, :rows] > 0)
+                for found in np.flatnonzero(empty).tolist():
+                    texts[:, found] = -1
+                    errors[found] = f"{plans[_OF_FILE].name} does not fit the data: they have none of its fields"
+        errors = {row: error for row, error in errors.items() if row < rows}
         in_order = rows > 0 and int(texts[1, :rows].min()) >= 0
         if in_order and others:
             in_order = bool((texts[0, 1:rows] == texts[:, : rows - 1].sum(0)).all())
-        return Decoded(rows, texts, ids, errors, in_order), position
+        for number, plan in plans.items():
+            if number < _NO_SCHEMA:
+                numbers[numbers == number] = plan.schema_id
+        return Decoded(rows, texts, numbers, errors, in_order), position
 
-    def _of_protobuf(
-        self,
-        buffer: Buffer,
-        columns: Int64s,
-        ids: Int64s,
-        guids: Mapping[int, bytes],
-        room: Room,
-        position: int,
-        texts: Int64s,
-        rows: int,
-    ) -> tuple[int, int]:
-        """Puts what the Protobuf kernel makes of the first rows into `texts`; how many of them fit, and the position
-        after their texts."""
-        left = (ids[:rows] >= 0) & (columns[2, :rows] < 0)
-        left[[row for row in guids if row < rows]] = False  # their message indexes are elsewhere
-        there = ids[:rows][left]
-        for one in [int(there[0])] if len(there) and (there == there[0]).all() else np.unique(there).tolist():
-            decoder = self._plans.plan(one).rows
-            if decoder is None:
-                continue
-            chosen = np.flatnonzero(left[:rows] & (ids[:rows] == one))
-            done, position = decoder.decode_rows(buffer, columns, chosen, room.texts, position, texts)
-            if done < len(chosen):
-                rows = int(chosen[done])
-        return rows, position
-
-    def _find_entries(self, ids: Int64s, entries: Int64s) -> bool:
-        """Puts each row's first instruction into `entries`, -1 if there is none; whether rows with an id are among
-        those."""
-        if not len(ids):
-            return False
-        if ids.min() == ids.max():
-            entries[:] = entry = -1 if ids[0] < 0 else self._plans.plan(int(ids[0])).entry
-            return entry < 0 <= int(ids[0])
-        known, inverse = np.unique(ids, return_inverse=True)
-        plans = [-1 if one < 0 else self._plans.plan(one).entry for one in known.tolist()]
-        entries[:] = np.array(plans, np.int64)[inverse]
-        return any(entry < 0 <= one for entry, one in zip(plans, known.tolist(), strict=True))
-
-    def _find_guids(
-        self, guids: Mapping[int, bytes], starts: Int64s, lengths: Int64s, ids: Int64s, columns: Int64s
-    ) -> dict[int, str]:
-        """Puts ids, places and instructions of the rows with a GUID in place of those that their bytes seem to have;
-        the errors of rows whose GUID is unknown."""
-        errors = {}
+    def _find_plans(
+        self, buffer: Buffer, starts: Int64s, lengths: Int64s, numbers: Int64s, guids: Mapping[int, bytes]
+    ) -> tuple[dict[int, SchemaPlan], Int64s, Int64s]:
+        """The plans by numbers, which replace the ids in `numbers` of rows whose schemas have no id in the data; the
+        bytes before each row's data; and the rows whose data are compressed."""
+        has_guid = np.zeros(len(numbers), np.bool_)
+        has_guid[[row for row in guids if row < len(numbers)]] = True
+        numbers[has_guid] = _NO_SCHEMA  # their bytes are data alone
+        framing = find_glue(buffer, starts, lengths, np.flatnonzero((numbers == _NO_SCHEMA) & ~has_guid))
+        numbers[framing.rows] = _OF_FILE - 1 - framing.which
+        plans = {}
+        for number in _distinct(numbers):
+            if number != _NO_SCHEMA:
+                plans[number] = self._plans.plan(number if number >= 0 else framing.versions[_OF_FILE - 1 - number])
+        file = self._plans.plan(None)
+        if file.name:
+            unknown = [number for number, plan in plans.items() if not plan.name]
+            numbers[np.isin(numbers, [_NO_SCHEMA, *unknown]) & (lengths >= 0) & ~has_guid] = _OF_FILE
+            plans[_OF_FILE] = file
+        headers = np.where(numbers >= 0, HEADER_SIZE, 0)
+        headers[numbers < _OF_FILE] = GLUE_HEADER_SIZE
+        compressed = framing.compressed[numbers[framing.compressed] < _OF_FILE]
+        by_guid: dict[bytes, int] = {}
         for row, header in guids.items():
-            if row >= len(ids) or lengths[row] < 0:
-                continue
-            plan = self._plans.plan(guid_in(header))
-            ids[row] = plan.schema_id
-            columns[:, row] = starts[row], lengths[row], plan.entry
-            if plan.schema_id < 0:
-                errors[row] = plan.error
-        return errors
+            if row < len(numbers) and lengths[row] >= 0:
+                number = by_guid.setdefault(guid_in(header), _OF_FILE - 1 - len(framing.versions) - len(by_guid))
+                numbers[row], plans[number] = number, self._plans.plan(guid_in(header))
+        return plans, headers, compressed
 
-    def _row(self, schema_id: int, data: memoryview, header: bytes | None) -> bytes | str:
-        """The text of a row that has no program, or why there is none."""
-        from kafkafs.decoding.protobuf import CannotDecode
-
-        plan = self._plans.plan(schema_id if header is None else guid_in(header))
-        if plan.rows is None:
-            return plan.error
-        # Behind a GUID there are the message indexes, which otherwise are before the message.
-        before = b"" if header is None else header[GUID_HEADER_SIZE:] or b"\0"
-        try:
-            return plan.rows.decode(before + bytes(data))
-        except CannotDecode as error:
-            return f"schema {schema_id} does not fit the data: {error}"
-
-    def _fault(self, schema_id: int, fault: int, at: int, instruction: int) -> str:
+    def _fault(self, name: str, fault: int, at: int, instruction: int) -> str:
         path = self._programs.path(instruction)
         if fault == DatumFault.NOT_RESOLVED:
-            return f"schema {schema_id} does not resolve to that of the columns: {path}"
+            return f"{name} does not resolve to that of the columns: {path}"
         field = f" in field {path}" if path else ""
-        return f"schema {schema_id} does not fit the data: {FAULT_TEXTS[DatumFault(fault)]}{field}, at byte {at}"
+        return f"{name} does not fit the data: {FAULT_TEXTS[DatumFault(fault)]}{field}, at byte {at}"
+
+
+def _distinct(numbers: Int64s) -> list[int]:
+    if len(numbers) and numbers.min() == numbers.max():
+        return [int(numbers[0])]
+    distinct: list[int] = np.unique(numbers).tolist()
+    return distinct
+
+
+def _find_entries(numbers: Int64s, plans: Mapping[int, SchemaPlan], entries: Int64s) -> bool:
+    """Puts each row's first instruction into `entries`, -1 if there is none; whether rows with a schema are among
+    those."""
+    distinct = _distinct(numbers)
+    firsts = [-1 if number == _NO_SCHEMA else plans[number].entry for number in distinct]
+    entries[:] = firsts[0] if len(distinct) == 1 else np.array(firsts, np.int64)[np.searchsorted(distinct, numbers)]
+    return any(first < 0 and number != _NO_SCHEMA for first, number in zip(firsts, distinct, strict=True))
+
+
+def _of_protobuf(
+    buffer: Buffer,
+    columns: Int64s,
+    numbers: Int64s,
+    plans: Mapping[int, SchemaPlan],
+    guids: Mapping[int, bytes],
+    room: Room,
+    position: int,
+    texts: Int64s,
+    rows: int,
+) -> tuple[int, int]:
+    """Puts what the Protobuf kernel makes of the first rows into `texts`; how many of them fit, and the position after
+    their texts."""
+    left = (numbers[:rows] != _NO_SCHEMA) & (columns[2, :rows] < 0)
+    left[[row for row in guids if row < rows]] = False  # their message indexes are elsewhere
+    for number in _distinct(numbers[:rows][left]):
+        decoder = plans[number].rows
+        if decoder is None:
+            continue
+        chosen = np.flatnonzero(left[:rows] & (numbers[:rows] == number))
+        done, position = decoder.decode_rows(buffer, columns, chosen, room.texts, position, texts)
+        if done < len(chosen):
+            rows = int(chosen[done])
+    return rows, position
+
+
+def _row(plan: SchemaPlan, data: memoryview, header: bytes | None) -> bytes | str:
+    """The text of a row that has no program, or why there is none."""
+    from kafkafs.decoding.protobuf import CannotDecode
+
+    if plan.rows is None:
+        return plan.error
+    # Behind a GUID there are the message indexes, which otherwise are before the message.
+    before = b"" if header is None else header[GUID_HEADER_SIZE:] or b"\0"
+    try:
+        return plan.rows.decode(before + bytes(data))
+    except CannotDecode as error:
+        return f"{plan.name} does not fit the data: {error}"

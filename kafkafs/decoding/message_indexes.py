@@ -1,12 +1,16 @@
-"""The message indexes before a Protobuf message: which of its schema's message types it is."""
+"""Which of its schema's message types a Protobuf message is: by what is before it, or by what a person has named.
+
+| data | before the message |
+|---|---|
+| of Confluent's registry | message indexes, as varints (`CONFLUENT`) |
+| of AWS Glue's registry | a number among all message types in the order of their full names (`GLUE`) |
+| of a file that a person has named | nothing (`named_type`) |
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
-
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 # Types within types; protoc allows fewer.
 _MOST_INDEXES: Final = 100
@@ -14,6 +18,17 @@ _MOST_INDEXES: Final = 100
 
 class BadIndexes(Exception):
     """Indexes that are none, or of no message type."""
+
+
+Indexes = tuple[int, ...]
+
+
+class TypeNaming(NamedTuple):
+    """How data name their message type. `read`: the indexes before data, and where the message begins. `find`: the
+    descriptor for these indexes in a file. Both raise BadIndexes."""
+
+    read: Callable[[bytes], tuple[Indexes, int]]
+    find: Callable[[Any, Indexes], Any]
 
 
 def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
@@ -31,7 +46,69 @@ def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
     return tuple(indexes), at
 
 
+def _find_type(file: Any, indexes: Indexes) -> Any:
+    """The message type at `indexes`. Java's clients count nested types without the entry types of map fields, Python's
+    with them."""
+    for with_entries in (False, True):
+        types = list(file.message_types_by_name.values())
+        found = None
+        for index in indexes:
+            if not 0 <= index < len(types):
+                break
+            found = types[index]
+            types = [
+                nested for nested in found.nested_types if with_entries or not nested.GetOptions().map_entry
+            ]  # fmt: skip
+        else:
+            return found
+    raise BadIndexes(f"there is no message type {list(indexes)} in the schema")
+
+
+def _find_sorted(file: Any, indexes: Indexes) -> Any:
+    """Glue's MessageIndexFinder; its order of names is Java's, by UTF-16 units, and names are ASCII."""
+    types = sorted(_all_types(file), key=lambda found: str(found.full_name))
+    if not 0 <= indexes[0] < len(types):
+        raise BadIndexes(f"there is no message type {indexes[0]} in the schema")
+    return types[indexes[0]]
+
+
+def _all_types(file: Any) -> list[Any]:
+    types = list(file.message_types_by_name.values())
+    for found in types:  # which grows
+        types += found.nested_types
+    return types
+
+
+def named_type(name: str) -> TypeNaming:
+    """Every message is of the type with this name, full or without the package; "": of the file's only type."""
+
+    def find(file: Any, _: Indexes) -> Any:
+        types = _all_types(file) if name else list(file.message_types_by_name.values())
+        names = [str(found.full_name) for found in types]
+        for full in (name, f"{file.package}.{name}"):
+            if full in names:
+                return types[names.index(full)]
+        if not name and len(types) == 1:
+            return types[0]
+        shown = ", ".join(names[:20]) or "none"
+        if name:
+            raise BadIndexes(f"the file has no message type {name}; its types: {shown}")
+        raise BadIndexes(f"the file has {len(types)} message types; name one as FILE:MESSAGE: {shown}")
+
+    return TypeNaming(lambda _: ((), 0), find)
+
+
+def _glue_index(data: bytes) -> tuple[Indexes, int]:
+    bits, at = _bits(data, 0)
+    return (bits,), at
+
+
 def _varint(data: bytes, at: int) -> tuple[int, int]:
+    bits, at = _bits(data, at)
+    return bits >> 1 ^ -(bits & 1), at
+
+
+def _bits(data: bytes, at: int) -> tuple[int, int]:
     bits = 0
     for shift in range(0, 35, 7):
         if at >= len(data):
@@ -40,5 +117,9 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at += 1
         bits |= (byte & 127) << shift
         if byte < 128:
-            return bits >> 1 ^ -(bits & 1), at
+            return bits, at
     raise BadIndexes("a message index has more than 32 bits")
+
+
+CONFLUENT: Final = TypeNaming(read_indexes, _find_type)
+GLUE: Final = TypeNaming(_glue_index, _find_sorted)

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from binascii import a2b_base64
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -27,12 +29,14 @@ from cachetools import LRUCache
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
 from kafkafs.decoding.framing import shortened
-from kafkafs.schemas.registry import PROTOBUF, Schema
+from kafkafs.schemas.registry import DESCRIPTORS, PROTOBUF, Schema
 
 if TYPE_CHECKING:
     from kafkafs.schemas.registry import SchemaLookup
 
 _MAIN: Final = "schema.kafkafs.proto"
+# In place of texts: a descriptor set that a person has compiled, in base64, and the name of a message type.
+_SET: Final = "descriptors"
 _OPTIONS: Final = "confluent/meta.proto"
 # Of google/protobuf, those whose types are in messages.
 _GOOGLES: Final = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
@@ -70,6 +74,8 @@ def compiled_files(schema: Schema, schemas: SchemaLookup) -> Compiled:
     """Raises BadSchema."""
     if find_spec("google.protobuf") is None or find_spec("grpc_tools") is None:
         raise BadSchema(_INSTALL)
+    if schema.schema_type == DESCRIPTORS:
+        return _KEPT.compiled(((_SET, schema.text), ("message", schema.message)))
     return _KEPT.compiled(_texts(schema, schemas))
 
 
@@ -157,7 +163,11 @@ class _Kept:
     def _made(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
         from google.protobuf import descriptor_pb2, descriptor_pool
 
-        files = descriptor_pb2.FileDescriptorSet.FromString(_with_options(texts)).file
+        is_set = texts[0][0] == _SET
+        compiled = a2b_base64(texts[0][1]) if is_set else _with_options(texts)
+        files = descriptor_pb2.FileDescriptorSet.FromString(compiled).file
+        if not files:
+            raise BadSchema("it has no files")
         descriptors = sum(_weight(file, len(file.package)) for file in files)
         if descriptors > MOST_DESCRIPTORS:
             raise BadSchema(f"it has more than {MOST_DESCRIPTORS} descriptors, as kafkafs counts them")
@@ -172,7 +182,8 @@ class _Kept:
             pool = descriptor_pool.DescriptorPool()
             for file in files:
                 pool.Add(file)
-            made = self._kept[texts] = Compiled(pool, pool.FindFileByName(_MAIN), descriptors)
+            main = _file_of(files, texts[1][1]) if is_set else _MAIN
+            made = self._kept[texts] = Compiled(pool, pool.FindFileByName(main), descriptors)
             self._alive.add(made)
             return made
 
@@ -181,6 +192,23 @@ class _Kept:
 
 
 _KEPT: Final = _Kept()
+
+
+def _file_of(files: Sequence[Any], message: str) -> str:
+    """The name of the last file that declares the message type; of the last file if none does."""
+    for file in reversed(files):
+        scope = f"{file.package}." if file.package else ""
+        if message and message.removeprefix(scope) in _type_names(file.message_type, ""):
+            return str(file.name)
+    return str(files[-1].name)
+
+
+def _type_names(types: Iterable[Any], scope: str) -> set[str]:
+    """The names of message types and of those within them."""
+    names = set()
+    for found in types:
+        names |= {scope + found.name} | _type_names(found.nested_type, f"{scope}{found.name}.")
+    return names
 
 
 def _weight(found: Any, scope: int) -> int:

@@ -9,8 +9,9 @@ import numpy as np
 
 from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.avro_program import POWERS
+from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.framing import shortened
-from kafkafs.decoding.message_indexes import BadIndexes, read_indexes
+from kafkafs.decoding.message_indexes import CONFLUENT, BadIndexes, TypeNaming, named_type
 from kafkafs.decoding.proto_any import (
     AnyTypes,
     TooMuch,
@@ -48,8 +49,12 @@ class CannotDecode(Exception):
 class ProtobufDecoder:
     """For the data of one schema. Threads can share it: the library's descriptors do not change."""
 
-    def __init__(self, compiled: Compiled, schemas: SchemaLookup | None = None) -> None:
-        """`schemas`: where the types of an Any are found that the schema itself does not have."""
+    def __init__(
+        self, compiled: Compiled, schemas: SchemaLookup | None = None, naming: TypeNaming = CONFLUENT
+    ) -> None:
+        """`schemas`: where the types of an Any are found that the schema itself does not have. `naming`: how the data
+        name their message type."""
+        self._naming = naming
         self._compiled = compiled  # counted while this uses it
         self._types = AnyTypes(compiled, schemas)
         self._file = compiled.file
@@ -61,7 +66,7 @@ class ProtobufDecoder:
 
     def message_type(self, indexes: tuple[int, ...]) -> Any:
         """The descriptor of a message type. BadIndexes."""
-        return _message_type(self._file, indexes)
+        return self._naming.find(self._file, indexes)
 
     def decode(self, data: bytes) -> bytes:
         """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
@@ -69,7 +74,7 @@ class ProtobufDecoder:
         if len(data) > MOST_BYTES:
             raise CannotDecode(f"Protobuf data are decoded up to {MOST_BYTES >> 20} MiB, these are {len(data)} bytes")
         try:
-            indexes, at = read_indexes(data)
+            indexes, at = self._naming.read(data)
             message = self._class(indexes)()
         except BadIndexes as error:
             raise CannotDecode(str(error)) from None
@@ -103,7 +108,7 @@ class ProtobufDecoder:
         start, length = columns[:2, row].tolist()
         begin = bytes(memoryview(buffer).cast("B")[start : start + min(length, _MOST_OF_INDEXES)])
         try:
-            indexes, at = read_indexes(begin)
+            indexes, at = self._naming.read(begin)
             kind = self._class(indexes).DESCRIPTOR
         except (BadIndexes, TypeError):  # the library's if the type is no good, for `decode` to tell
             return
@@ -133,32 +138,22 @@ class ProtobufDecoder:
 
         found = self._classes.get(indexes)
         if found is None:
-            found = message_factory.GetMessageClass(_message_type(self._file, indexes))
+            found = message_factory.GetMessageClass(self.message_type(indexes))
             self._classes[indexes] = found
         return found
 
 
-def _message_type(file: Any, indexes: tuple[int, ...]) -> Any:
-    """The message type at `indexes`. Java's clients count nested types without the entry types of map fields, Python's
-    with them. Raises BadIndexes."""
-    for with_entries in (False, True):
-        types = list(file.message_types_by_name.values())
-        found = None
-        for index in indexes:
-            if not 0 <= index < len(types):
-                break
-            found = types[index]
-            types = [
-                nested for nested in found.nested_types if with_entries or not nested.GetOptions().map_entry
-            ]  # fmt: skip
-        else:
-            return found
-    raise BadIndexes(f"there is no message type {list(indexes)} in the schema")
-
-
-def decoder(schema: Schema, schemas: SchemaLookup) -> ProtobufDecoder:
-    """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed."""
-    return ProtobufDecoder(compiled_files(schema, schemas), schemas)
+def decoder(schema: Schema, schemas: SchemaLookup, naming: TypeNaming = CONFLUENT) -> ProtobufDecoder:
+    """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed, and where the file
+    that a person has named does not have the message type."""
+    if not schema.file:
+        return ProtobufDecoder(compiled_files(schema, schemas), schemas, naming)
+    made = ProtobufDecoder(compiled_files(schema, schemas), schemas, named_type(schema.message))
+    try:
+        made.message_type(())
+    except BadIndexes as error:
+        raise BadSchema(str(error)) from None
+    return made
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""How each schema id of a topic's keys or values is decoded: by a program, by a library, or not at all."""
+"""How each schema of a topic's keys or values is used: by a program, by a library, or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from uuid import UUID
 import numpy as np
 
 from kafkafs.decoding.framing import shortened
-from kafkafs.schemas.registry import AVRO, JSON, PROTOBUF
+from kafkafs.decoding.message_indexes import CONFLUENT, GLUE
+from kafkafs.schemas.registry import AVRO, DESCRIPTORS, JSON, PROTOBUF
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,17 +30,23 @@ _MOST_UNKNOWN: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """For one schema: the kernel's first instruction, or a decoder of single rows, or why there is none; and its id,
-    -1 if it is unknown."""
+    """For one schema: the kernel's first instruction, or a decoder of single rows, or why there is none; its id, -1
+    without one; and how errors name it, "" if the schema is unknown."""
 
     entry: int = -1
     rows: ProtobufDecoder | None = None
     error: str = ""
     schema_id: int = -1
+    name: str = ""
+
+
+SchemaKey = int | bytes | UUID | None
+"""How data name their schema: by its id, by a GUID in a header (16 bytes), in AWS Glue's framing by a UUID; None: they
+do not, and the schema is that of the file that a person has named."""
 
 
 class SchemaPlans:
-    """Plans by schema id and GUID for one subject, made when first asked for and then kept: what was said of one never
+    """Plans by `SchemaKey` for one subject, made when first asked for and then kept: what was said of one never
     changes, also that it is unknown. Threads can share it; the lock guards the making."""
 
     def __init__(
@@ -48,11 +55,11 @@ class SchemaPlans:
         """With `reader` the programs show values in the shape of its columns, and there are none but of Avro."""
         self._schemas, self._subject, self._programs, self._reader = schemas, subject, programs, reader
         self._lock = threading.Lock()
-        self._plans: dict[int | bytes, SchemaPlan] = {}  # by id or GUID
-        self._unknown: set[int | bytes] = set()
+        self._plans: dict[SchemaKey, SchemaPlan] = {}
+        self._unknown: set[SchemaKey] = set()
 
-    def plan(self, which: int | bytes) -> SchemaPlan:
-        """The plan for this id or GUID (16 bytes)."""
+    def plan(self, which: SchemaKey) -> SchemaPlan:
+        """The plan for the data that name their schema so."""
         found = self._plans.get(which)
         if found is not None:
             return found
@@ -64,17 +71,21 @@ class SchemaPlans:
             if schema is None:
                 if len(self._unknown) < _MOST_UNKNOWN:
                     self._unknown.add(which)
-                named = f"schema {which}" if isinstance(which, int) else f"schema with the GUID {UUID(bytes=which)}"
-                return SchemaPlan(error=f"there is no {named}")
-            self._plans[which] = made = replace(self._made(schema), schema_id=schema.schema_id)
+                named = f"with the GUID {UUID(bytes=which)}" if isinstance(which, bytes) else str(which)
+                return SchemaPlan(error=f"there is no schema {named}")
+            name = schema.file or f"schema {which if isinstance(which, UUID) else schema.schema_id}"
+            made = replace(self._made(schema, which, name), schema_id=schema.schema_id, name=name)
+            self._plans[which] = made
             return made
 
-    def _schema(self, which: int | bytes) -> Schema | None:
+    def _schema(self, which: SchemaKey) -> Schema | None:
+        if which is None:
+            return self._schemas.of_file(self._subject)
         if isinstance(which, int):
             return self._schemas.by_id(which, self._subject)
-        return self._schemas.by_guid(which)
+        return self._schemas.by_guid(which if isinstance(which, bytes) else which.bytes)
 
-    def _made(self, schema: Schema) -> SchemaPlan:
+    def _made(self, schema: Schema, which: SchemaKey, name: str) -> SchemaPlan:
         # Imported here: Kafka's own topics are read without schemas.
         from kafkafs.decoding import avro_resolution, avro_schema, protobuf
         from kafkafs.decoding.avro_schema import BadSchema
@@ -83,17 +94,19 @@ class SchemaPlans:
             if self._reader is not None:
                 if schema.schema_type != AVRO:
                     kind = shortened(schema.schema_type)
-                    return SchemaPlan(error=f"schema {schema.schema_id} is of the type {kind}, not AVRO")
+                    return SchemaPlan(error=f"{name} is of the type {kind}, not AVRO")
                 writer = avro_schema.parse(schema, self._schemas)
                 return SchemaPlan(avro_resolution.add(self._programs, writer, self._reader))
             if schema.schema_type == AVRO:
-                return SchemaPlan(self._programs.add_avro(avro_schema.parse(schema, self._schemas)))
+                parsed, of_confluent = avro_schema.parse(schema, self._schemas), isinstance(which, int | bytes)
+                return SchemaPlan(self._programs.add_avro(parsed, length_before_bytes=not of_confluent))
             if schema.schema_type == JSON:
                 return SchemaPlan(self._programs.add_json())
-            if schema.schema_type == PROTOBUF:
-                return SchemaPlan(rows=protobuf.decoder(schema, self._schemas))
-            return SchemaPlan(error=f"schema {schema.schema_id} is of the unknown type {shortened(schema.schema_type)}")
+            if schema.schema_type in (PROTOBUF, DESCRIPTORS):
+                naming = GLUE if isinstance(which, UUID) else CONFLUENT
+                return SchemaPlan(rows=protobuf.decoder(schema, self._schemas, naming))
+            return SchemaPlan(error=f"{name} is of the unknown type {shortened(schema.schema_type)}")
         except BadSchema as error:
-            return SchemaPlan(error=f"schema {schema.schema_id} cannot be used: {shortened(str(error))}")
+            return SchemaPlan(error=f"{name} cannot be used: {shortened(str(error))}")
         except RecursionError:
-            return SchemaPlan(error=f"schema {schema.schema_id} cannot be used: its types are nested too deeply")
+            return SchemaPlan(error=f"{name} cannot be used: its types are nested too deeply")

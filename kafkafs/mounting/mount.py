@@ -44,7 +44,7 @@ from storage.log.places import check_log_dir, is_stored
 from storage.progress import Progress
 
 if TYPE_CHECKING:
-    from kafkafs.schemas.sources import SchemaSource
+    from kafkafs.schemas.places import SchemaPlaces
     from kafkafs.tree.tree import TreeOptions
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
@@ -99,8 +99,8 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     _check_outside(request)
     remarks: list[str] = []
     config = _read_config(request, remarks.append)
-    if request.options.schemas is not None:
-        _schemas_at(request.options.schemas)
+    if request.options.schemas:
+        _check_schemas(request.options.schemas)
     check_fuse()
     cleaned = check_mountpoint(request.mountpoint)
     if request.options.write is None:
@@ -184,6 +184,7 @@ class _ServedTree:
         from kafkafs.mounting.operations import Serving, Traffic, asking_thread
         from kafkafs.mounting.status import Report, Sources, help_text
         from kafkafs.reading.state import Processes
+        from kafkafs.schemas.sources import schemas_of
         from kafkafs.tree.tree import Tree
 
         options = request.options
@@ -215,7 +216,7 @@ class _ServedTree:
                     "mountpoint": str(request.mountpoint),
                     "isolation": options.isolation.value,
                     "out_of_range": "clamp" if options.clamp else "error",
-                    "schemas": None if options.schemas is None else str(options.schemas),
+                    "schemas": str(options.schemas) or None,
                     "log": log.place,
                 },
                 offline=dict if owned is None else owned.failures,
@@ -227,13 +228,15 @@ class _ServedTree:
             "@status.json": report.status_json,
             "@metrics": report.metrics,
         }
+        with _explained():
+            schemas = schemas_of(log_dir, options.schemas)
         self.tree = Tree(
             log_dir,
             _tree_options(options),
             files=files,
             owned=owned,
             callers=Processes(asking_thread),
-            schemas=None if options.schemas is None else _schemas_at(options.schemas),
+            schemas=schemas,
         )
 
     def start(self) -> None:
@@ -353,11 +356,14 @@ def _read_config(request: MountRequest, say: Callable[[str], None]) -> BrokerCon
     return config
 
 
-def _schemas_at(path: Path) -> SchemaSource:
+def _check_schemas(places: SchemaPlaces) -> None:
     from kafkafs.schemas.sources import schemas_at
+    from kafkafs.schemas.topic_files import read_files
 
     with _explained():
-        return schemas_at(path)
+        read_files(places.files)
+        if places.directory is not None:
+            schemas_at(places.directory)
 
 
 def _tree_options(options: MountOptions) -> TreeOptions:

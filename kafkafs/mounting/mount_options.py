@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kafkafs.schemas.places import OWN_SCHEMAS, SchemaPlaces
 from storage.types import Isolation
 
 # Options of mount(8) and fstab(5) that are not meant for a filesystem, and defaults.
@@ -91,7 +92,7 @@ class MountOptions:
     exact_below: int | None = None
     exact_sizes: bool = False
     config: Path | None = None
-    schemas: Path | None = None
+    schemas: SchemaPlaces = OWN_SCHEMAS
     tier: tuple[str, ...] = ()
     tier_keys: tuple[tuple[str, Path], ...] = ()
     uid: int | None = None
@@ -168,6 +169,13 @@ def _tier_key(options: MountOptions, value: str) -> MountOptions:
     return replace(options, tier_keys=(*options.tier_keys, (name, Path(file))))
 
 
+def _schemas(options: MountOptions, value: str) -> MountOptions:
+    try:
+        return replace(options, schemas=options.schemas.with_text(value))
+    except ValueError as error:
+        raise BadOption(f"schemas={value}: {error}") from None
+
+
 def _size(name: str, field: str, least_bytes: int) -> _Apply:
     return lambda options, value: replace(options, **{field: _bytes(name, value, least_bytes)})  # type: ignore[arg-type]
 
@@ -202,7 +210,7 @@ _OURS: dict[str, tuple[_Apply, str]] = {
     "sizes": (_choice("sizes", "exact_sizes", {"exact": True, "estimated": False}), "exact"),
     "latest_memory": (_size("latest_memory", "latest_bytes", _LEAST_LATEST_BYTES), "512M"),
     "config": (lambda options, value: replace(options, config=Path(value)), "server.properties"),
-    "schemas": (lambda options, value: replace(options, schemas=Path(value)), "/var/kafka-of-the-registry"),
+    "schemas": (_schemas, "/var/kafka-of-the-registry"),
     "tier": (lambda options, value: replace(options, tier=(*options.tier, value)), "s3://bucket/prefix"),
     "tier_key": (_tier_key, "key1=private.pem"),
     "modes": (_choice("modes", "modes_below", {"below": True, "all": False}), "below"),

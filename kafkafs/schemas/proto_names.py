@@ -1,4 +1,4 @@
-"""The full names of the message types that the text of a .proto declares, found without compiling it."""
+"""Message types that the text of a .proto declares, and files that it imports, found without compiling it."""
 
 from __future__ import annotations
 
@@ -35,3 +35,15 @@ def message_types(text: str) -> Iterator[str]:
             scope.pop()
         elif mark == ";":
             waiting = None
+
+
+_IMPORT: Final = re.compile(
+    r"""//[^\n]*|/\*(?:.*?\*/|.*)|\bimport\s+(?:public\s+|weak\s+)?["'](?P<name>[^"'\\\n]+)["']"""
+    r"""|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?""",
+    re.DOTALL | re.ASCII,
+)
+
+
+def imports(text: str) -> Iterator[str]:
+    """The names of the files that the text imports, in its order."""
+    return (token["name"] for token in _IMPORT.finditer(text) if token["name"] is not None)

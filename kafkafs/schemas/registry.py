@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 AVRO: Final = "AVRO"
 PROTOBUF: Final = "PROTOBUF"
+DESCRIPTORS: Final = "DESCRIPTORS"
 JSON: Final = "JSON"
 
 
@@ -32,12 +33,18 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """`schema_id` is the number in the wire format's header; `schema_type` is AVRO, PROTOBUF or JSON."""
+    """`schema_id` is the number in the wire format's header, -1 without one; `schema_type` is AVRO, PROTOBUF or JSON.
+
+    `file` is set for the schema of a file that a person has named for a topic (`topic_files`). Its type may also be
+    DESCRIPTORS: the text is a compiled Protobuf descriptor set in base64. `message`: the full name of its message type.
+    """
 
     schema_id: int
     schema_type: str
     text: str
     references: tuple[Reference, ...] = ()
+    file: str = ""
+    message: str = ""
 
 
 class SchemaLookup(Protocol):
@@ -48,7 +55,8 @@ class SchemaLookup(Protocol):
         unknown."""
 
     def by_guid(self, guid: bytes) -> Schema | None:
-        """The schema with this GUID (16 bytes, from the header `__key_schema_id` or `__value_schema_id`)."""
+        """The schema with this GUID (16 bytes, from the header `__key_schema_id` or `__value_schema_id`), or with this
+        UUID in AWS Glue's framing."""
 
     def referenced(self, reference: Reference) -> Schema | None:
         """The schema that a reference names, deleted versions included. None: missing."""
@@ -57,9 +65,15 @@ class SchemaLookup(Protocol):
         """The Protobuf schema that declares the message type with this full name; of several always the same. None: it
         is unknown."""
 
+    def of_file(self, subject: str) -> Schema | None:
+        """The schema of the file that a person has named for the keys or values without framing. None: there is no
+        such file."""
+
 
 NEWEST: Final = -1
 """The version of a reference that means the newest one (Confluent's "latest")."""
+FILE: Final = -2
+"""The version of a reference that means another file; its subject is that file's name in `Registry.files`."""
 
 _ID_AND_LENGTH: Final = struct.Struct(">qq")
 
@@ -112,25 +126,34 @@ class Registry:
         versions: Iterable[SubjectVersion] = (),
         compatibility: Mapping[str, str] | None = None,
         replaced: Iterable[SubjectVersion] = (),
+        files: Mapping[str, Schema] | None = None,
     ) -> None:
         """`versions` in the order of their registration. `replaced`: earlier records of versions that were registered
-        again with another id, whose ids are still in messages."""
+        again with another id, whose ids are still in messages. `files`: the schemas of files that a person has named,
+        by subject, and the files that these import (`topic_files`)."""
         self.compatibility: Mapping[str, str] = dict(compatibility or {})
         self.versions: dict[tuple[str, int], SubjectVersion] = {}
         self.replaced = tuple(replaced)
+        self.files: Mapping[str, Schema] = dict(files or {})
         # By context, then id: the first that registered it.
         self._ids: dict[str, dict[int, SubjectVersion]] = {"": {}}
         self._pairs: set[tuple[str, int]] = set()
         self._guids: dict[bytes, Schema] = {}
         versions = list(versions)
         for entry in sorted([*versions, *self.replaced], key=lambda entry: entry.offset):
-            self._ids.setdefault(entry.context, {}).setdefault(entry.schema.schema_id, entry)
-            self._pairs.add((entry.subject, entry.schema.schema_id))
+            if entry.schema.schema_id >= 0:  # AWS Glue's schemas have only UUIDs
+                self._ids.setdefault(entry.context, {}).setdefault(entry.schema.schema_id, entry)
+                self._pairs.add((entry.subject, entry.schema.schema_id))
             for guid in entry.guids:
                 self._guids.setdefault(guid, entry.schema)
         self.versions |= {(entry.subject, entry.version): entry for entry in versions}
 
     def __bool__(self) -> bool:
+        return self.has_ids or bool(self._guids) or bool(self.files)
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether some schemas have ids."""
         return any(self._ids.values())
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
@@ -151,6 +174,8 @@ class Registry:
 
     def referenced(self, reference: Reference) -> Schema | None:
         """A subject of another context that does not exist is looked for in the default one."""
+        if reference.version == FILE:
+            return self.files.get(reference.subject)
         for subject in (reference.subject, name_in_context(reference.subject)):
             entry = (
                 self.newest(subject) if reference.version == NEWEST else self.versions.get((subject, reference.version))
@@ -164,6 +189,9 @@ class Registry:
         the one with the greatest id, in the default context if it has one."""
         entry = self._message_types.get(name)
         return None if entry is None else entry.schema
+
+    def of_file(self, subject: str) -> Schema | None:
+        return self.files.get(subject)
 
     def newest(self, subject: str) -> SubjectVersion | None:
         """The newest version of a subject that is not deleted, or None."""
@@ -238,6 +266,9 @@ class Registry:
             _digest_schema(digest, entry.subject, entry.version, entry.schema)
         for guid in sorted(self._guids):
             _digest_schema(digest, guid.hex(), 0, self._guids[guid])
+        for name in sorted(self.files):
+            _digest_schema(digest, name, FILE, self.files[name])
+            _digest_texts(digest, FILE, self.files[name].file, self.files[name].message)
         return digest.hexdigest()
 
 

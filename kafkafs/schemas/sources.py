@@ -1,6 +1,7 @@
 """Where schemas come from: the topic `_schemas` of a log directory, or a directory of files.
 
     <id>.avsc  <id>.proto  <id>.json    one schema each, without references; also in a directory `ids`
+    <UUID>.avsc  …                      the same for a schema version of AWS Glue's registry
     import.jsonl                        written by `kafkafs schemas --to`: all versions with their references
 
 A source follows changes. Its errors are logged, never raised: known schemas stay known.
@@ -14,11 +15,13 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
+from uuid import UUID
 
+from kafkafs.schemas.places import SchemaPlaces
 from kafkafs.schemas.registry import (
     AVRO,
     JSON,
@@ -30,6 +33,7 @@ from kafkafs.schemas.registry import (
     guid_of,
 )
 from kafkafs.schemas.registry_replay import DEFAULT_LIMITS, MAX_ID, RegistryReplay
+from kafkafs.schemas.topic_files import read_files
 from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopicOrPartition, error_text
 from storage.files.file_mark import NEVER, FileMark
 from storage.files.listing import paths_in
@@ -49,7 +53,8 @@ IMPORT_FILE: Final = "import.jsonl"
 IDS_DIRECTORY: Final = "ids"
 
 _TYPES: Final = {suffix: kind for kind, suffix in SUFFIXES.items()}
-_FILE_NAME: Final = re.compile(r"(0|[1-9][0-9]{0,9})\.(avsc|proto|json)")
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_FILE_NAME: Final = re.compile(rf"(?:(0|[1-9][0-9]{{0,9}})|({_UUID}))\.(avsc|proto|json)")
 _MOST_LINES_LOGGED: Final = 20
 _MAX_LINE_BYTES: Final = 4 * DEFAULT_LIMITS.text_bytes
 
@@ -77,6 +82,9 @@ class SchemaSource(ABC):
 
     def by_message_type(self, name: str) -> Schema | None:
         return self.registry().by_message_type(name)
+
+    def of_file(self, subject: str) -> Schema | None:
+        return self.registry().of_file(subject)
 
 
 class LogSchemas(SchemaSource):
@@ -188,7 +196,7 @@ class FileSchemas(SchemaSource):
             paths = paths_in(directory) if is_directory(directory) else []
             for path in paths[: DEFAULT_LIMITS.versions]:
                 match = _FILE_NAME.fullmatch(path.name)
-                if match is None or int(match[1]) > MAX_ID:
+                if match is None or int(match[1] or 0) > MAX_ID:
                     continue
                 path = self._within(path)
                 status = path.lstat()
@@ -204,8 +212,8 @@ class FileSchemas(SchemaSource):
                 except UnicodeDecodeError as error:
                     skipped(CorruptData(f"schema is not UTF-8: {error}", path=path))
                     continue
-                schema = Schema(int(match[1]), _TYPES[match[2]], text)
-                guids = (guid_of(text, ()),)
+                schema = Schema(int(match[1] or -1), _TYPES[match[3]], text)
+                guids = (UUID(match[2]).bytes if match[2] else guid_of(text, ()),)
                 yield SubjectVersion("", 0, schema, timestamp=status.st_mtime_ns // 1_000_000, guids=guids)
 
 
@@ -218,7 +226,7 @@ def schemas_at(path: Path) -> SchemaSource:
     if is_directory(path / IDS_DIRECTORY):
         names |= {entry.name for entry in paths_in(path / IDS_DIRECTORY)}
     if IMPORT_FILE not in names and not any(_FILE_NAME.fullmatch(name) for name in names):
-        files = "files like 12.avsc, 13.proto or 14.json"
+        files = "files like 12.avsc, 13.proto or 14.json, or named by the UUIDs of AWS Glue"
         expected = f"a log directory with {SCHEMAS_LOG.dir_name}, or a directory of {files}"
         raise InvalidConfig("no schemas here", path=path, expected=expected)
     return FileSchemas(path)
@@ -229,9 +237,37 @@ def suffix_of(schema: Schema) -> str:
     return SUFFIXES.get(schema.schema_type, "txt")
 
 
-def schemas_of(log_dir: LogDir, path: Path | None = None) -> SchemaSource:
-    """The schemas of a log directory: those at `path` if one is given, otherwise its own. As `schemas_at`."""
-    return LogSchemas(log_dir) if path is None else schemas_at(path)
+class WithTopicFiles(SchemaSource):
+    """The schemas of another source, and those of files that a person has named for topics."""
+
+    def __init__(self, source: SchemaSource, files: Mapping[str, Schema]) -> None:
+        # Constant after construction.
+        self._source = source
+        self._files = files
+        # Guarded by the lock.
+        self._lock = Lock()
+        self._read: Registry | None = None
+        self._registry = Registry()
+
+    @property
+    def problem(self) -> str:  # type: ignore[override]  # never assigned
+        return self._source.problem
+
+    def registry(self) -> Registry:
+        read = self._source.registry()
+        with self._lock:
+            if read is not self._read:
+                self._read = read
+                self._registry = Registry(read.versions.values(), read.compatibility, read.replaced, self._files)
+            return self._registry
+
+
+def schemas_of(log_dir: LogDir, places: SchemaPlaces) -> SchemaSource:
+    """The schemas at these places; those of the log directory if they name no other directory. InvalidConfig where
+    there are no schemas, or for a file that is not a schema; OSError."""
+    files = read_files(places.files)
+    source = LogSchemas(log_dir) if places.directory is None else schemas_at(places.directory)
+    return WithTopicFiles(source, files) if files else source
 
 
 def import_line(entry: SubjectVersion) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from threading import Lock
 from typing import Final
 
 from kafkafs.schemas.registry import (
+    AVRO,
     PROTOBUF,
     Reference,
     Registry,
@@ -32,6 +33,7 @@ class SteadySchemas:
     def __init__(self, source: SchemaSource) -> None:
         # constant after construction
         self._source = source
+        self._has_protobuf_file = False  # once a file of Protobuf was asked for, it stays so
         # guarded by the lock
         self._lock = Lock()
         self._answers: dict[_Question, Schema | None] = {}
@@ -50,6 +52,12 @@ class SteadySchemas:
     def by_message_type(self, name: str) -> Schema | None:
         return self._answer(name)
 
+    def of_file(self, subject: str) -> Schema | None:
+        """Files are read once, so that their answers never change."""
+        schema = self._source.of_file(subject)
+        self._has_protobuf_file = self._has_protobuf_file or (schema is not None and schema.schema_type != AVRO)
+        return schema
+
     def is_outdated(self) -> bool:
         """Whether the source would now give other answers."""
         return self._compare(self._source.registry())[1]
@@ -60,7 +68,7 @@ class SteadySchemas:
         decoded also depends on what is installed."""
         registry = self._source.registry()
         _, outdated, complete = self._compare(registry)
-        return registry.fingerprint if complete and not outdated else None
+        return registry.fingerprint if complete and not outdated and not self._has_protobuf_file else None
 
     def _answer(self, question: _Question) -> Schema | None:
         with self._lock:

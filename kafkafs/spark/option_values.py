@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.schemas.places import OWN_SCHEMAS, SchemaPlaces
 from storage.errors import TierUnavailable
 from storage.files.opening import real_place
 from storage.log.stored_dir import open_stored
@@ -145,12 +146,18 @@ def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(_local(text) for text in texts))
 
 
-def directory(given: Mapping[str, str], name: str) -> Path | None:
-    """The value of an option that names a directory; None if it is not given. InvalidOption."""
-    text = given.get(name.lower())
-    if text is not None and not text.strip():
-        raise InvalidOption(f"option {name} is empty")
-    return None if text is None else _local(text)
+def schema_places(given: Mapping[str, str]) -> SchemaPlaces:
+    """The places of option `schemas`: one, or a JSON list of them. InvalidOption."""
+    if given.get("schemas", "x").strip() == "":
+        raise InvalidOption("option schemas is empty")
+    places = OWN_SCHEMAS
+    try:
+        for text in _texts(given, "schemas"):
+            named = OWN_SCHEMAS.with_text(text)
+            places |= named if named.directory is None else SchemaPlaces(_local(text))
+    except ValueError as error:
+        raise InvalidOption(f"option schemas: {error}") from None
+    return places.absolute()
 
 
 def tier(given: Mapping[str, str]) -> Tier | None:

@@ -18,16 +18,17 @@ from typing import Final
 
 from kafkafs.arrow import COLUMNS, DECODED
 from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.schemas.places import OWN_SCHEMAS, SchemaPlaces
 from kafkafs.spark.option_values import (
     REFUSED_BY_SOURCE,
     SOURCE,
     by_lower_name,
     directories,
-    directory,
     flag,
     milliseconds,
     one_of,
     positive,
+    schema_places,
     table_options,
     tier,
 )
@@ -113,7 +114,7 @@ class SourceOptions:
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     on_corrupt_batch: OnCorruptBatch = OnCorruptBatch.FAIL
     allow_uncompiled: bool = False
-    schemas: Path | None = None
+    schemas: SchemaPlaces = OWN_SCHEMAS
     tier: Tier | None = None
 
     @property
@@ -158,7 +159,7 @@ def parse(options: Mapping[str, str]) -> SourceOptions:
         isolation=_isolation(isolations),
         on_corrupt_batch=one_of(given, "onCorruptBatch", {choice.value: choice for choice in OnCorruptBatch}),
         allow_uncompiled=flag(given, "allowUncompiled", default=False),
-        schemas=directory(given, "schemas"),
+        schemas=schema_places(given),
         tier=tier(given),
     )
 

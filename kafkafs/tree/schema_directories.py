@@ -35,7 +35,7 @@ SchemaNode = Schemas | SchemaSubject | SchemaFile
 def schema_view(log_dir: LogDir, source: SchemaSource, node: SchemaNode) -> View:
     """The node below `@schemas`. NoSuchPath where there are no schemas, or not this one."""
     registry = source.registry()
-    if not registry:
+    if not registry.has_ids:
         raise NoSuchPath(SCHEMAS)
     if isinstance(node, SchemaFile):
         return SchemaText(_find(registry, node), log_dir.mtime_ns)

@@ -130,7 +130,7 @@ class Tree:
         is_decoded = self._services.decoded.has
 
         def has_schemas() -> bool:
-            return bool(schemas.registry())
+            return schemas.registry().has_ids
 
         # A dict is faster than a chain of comparisons, and each stat comes here.
         self._makers: dict[type, Callable[[Any], View]] = {

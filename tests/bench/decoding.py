@@ -99,6 +99,9 @@ class Lookup:
     def by_message_type(self, name):
         return None
 
+    def of_file(self, subject):
+        return None
+
 
 def order(dice):
     return {

@@ -8,6 +8,7 @@ from kafkafs.arrow import block_texts, rows
 from kafkafs.arrow.block_texts import Decoding
 from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.arrow.rows import arrow_batches
+from kafkafs.schemas.places import OWN_SCHEMAS
 from kafkafs.schemas.sources import LogSchemas, schemas_at
 from kafkafs.spark.options import COLUMNS, DECODED
 from storage.format.block import Record
@@ -77,13 +78,25 @@ def test_schemas_of_another_place(spark, logs, tmp_path):
         spark.read.format("kafkafs").options(**options).load(str(bare)).collect()
 
 
+def test_files_of_topics(spark, tmp_path):
+    build_log_dir(tmp_path / "bare", {"t": [[avro_string("a")]], "u": [[b"\6"]]})
+    named = [f"{topic}={tmp_path}/{topic}.avsc" for topic in "tu"]
+    (tmp_path / "t.avsc").write_text('"string"')
+    (tmp_path / "u.avsc").write_text('"long"')
+    options = {"subscribe": "t,u", "columns": "topic,value_json,value_schema_id"}
+    for schemas, expected in ((json.dumps(named), ['"a"', "3"]), (named[0], ['"a"', '"\\u0006"'])):
+        frame = spark.read.format("kafkafs").options(**options, schemas=schemas).load(str(tmp_path / "bare"))
+        assert [row.value_json for row in frame.orderBy("topic").collect()] == expected
+        assert {row.value_schema_id for row in frame.collect()} == {None}
+
+
 def test_several_directories(logs, tmp_path):
     other = tmp_path / "other"
     build_log_dir(other, {"u": [[b"v"]]})
-    assert list(block_texts.schemas_for((other, logs), None).registry().ids()) == [1]
+    assert list(block_texts.schemas_for((other, logs), OWN_SCHEMAS).registry().ids()) == [1]
     assert schemas_at(logs).registry()
     with pytest.raises(InvalidOption, match="decode needs the topic _schemas there"):
-        block_texts.schemas_for((other,), None)
+        block_texts.schemas_for((other,), OWN_SCHEMAS)
 
 
 def test_in_a_stream(spark, logs, tmp_path):

@@ -30,6 +30,9 @@ class SchemaTable:
     def by_message_type(self, name: str) -> Schema | None:
         return None
 
+    def of_file(self, subject: str) -> Schema | None:
+        return None
+
     def referenced(self, reference: Reference) -> Schema | None:
         return self._versions.get((reference.subject, reference.version))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkafs.reading.split_reader import Split, read_split
+from kafkafs.schemas.places import OWN_SCHEMAS, SchemaPlaces
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportForm, ExportSet, Position
 from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
@@ -60,7 +61,7 @@ class ExportOptions:
     allow_loss: bool = False
     headers: bool = False
     decode: bool = False
-    schemas: Path | None = None
+    schemas: SchemaPlaces = OWN_SCHEMAS
     compression: str = "snappy"
     allow_uncompiled: bool = False
     tier: Tier | None = None

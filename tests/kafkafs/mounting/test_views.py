@@ -144,5 +144,12 @@ def test_schemas_of_another_place(tmp_path, option):
         (line,) = (mount.path / "t/0/messages.decoded.jsonl").read_text().splitlines()
         assert json.loads(line)["value"] == "a"
         assert json.loads((mount.path / "@status.json").read_text())["schemas"] == str(other)
+    (tmp_path / "a.avsc").write_text('["null", "long"]')
+    file = place.replace(str(other), f"u={tmp_path}/a.avsc")
+    bare = build_log_dir(tmp_path / "bare", {"u": [[b"\2\6"]]}).path
+    with mounted(bare, tmp_path / "mnt", option, file) as mount:
+        (line,) = (mount.path / "u/0/messages.decoded.jsonl").read_text().splitlines()
+        assert json.loads(line)["value"] == 3
+        assert not (mount.path / "@schemas").exists()
     refused = run_kafkafs("mount", log, tmp_path / "mnt", option, place.replace(str(other), str(log)), check=False)
     assert (refused.returncode, b"no schemas here" in refused.stderr) == (2, True)

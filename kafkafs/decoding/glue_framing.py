@@ -1,0 +1,94 @@
+"""The framing of AWS Glue's schema registry: a byte 3, a byte for compression, the UUID of the schema's version, data.
+
+Source: com.amazonaws.services.schemaregistry.utils.AWSSchemaRegistryConstants. Compression: 0 is none, 5 is zlib.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from typing_extensions import Buffer
+
+    Int64s = NDArray[np.int64]
+
+GLUE_HEADER_SIZE: Final = 18
+_MAGIC: Final = 3
+_PLAIN: Final = 0
+_ZLIB: Final = 5
+# Of one value's data, and of all that are inflated at once.
+MOST_INFLATED: Final = 64 << 20
+
+
+class GlueRows(NamedTuple):
+    """Rows in this framing, the versions that they name, which of these each row names, and the rows whose data are
+    compressed."""
+
+    rows: Int64s
+    versions: list[UUID]
+    which: Int64s
+    compressed: Int64s
+
+
+def find_glue(buffer: Buffer, starts: Int64s, lengths: Int64s, rows: Int64s) -> GlueRows:
+    """Those of the rows that are in this framing."""
+    rows = rows[lengths[rows] >= GLUE_HEADER_SIZE]
+    if not len(rows):
+        return GlueRows(rows, [], rows, rows)
+    data = np.frombuffer(memoryview(buffer), np.uint8)
+    rows = rows[data[starts[rows]] == _MAGIC]
+    compression = data[starts[rows] + 1]
+    is_framed = np.isin(compression, (_PLAIN, _ZLIB))
+    rows, compression = rows[is_framed], compression[is_framed]
+    if not len(rows):
+        return GlueRows(rows, [], rows, rows)
+    uuids = data[starts[rows][:, None] + np.arange(2, GLUE_HEADER_SIZE)]
+    versions, which = np.unique(uuids, axis=0, return_inverse=True)
+    named = [UUID(bytes=version.tobytes()) for version in versions]
+    return GlueRows(rows, named, which.reshape(-1), rows[compression == _ZLIB])
+
+
+class Inflated(NamedTuple):
+    """A buffer with the data of the first rows one after another, with errors by row."""
+
+    buffer: bytes
+    starts: Int64s
+    lengths: Int64s
+    errors: dict[int, str]
+
+
+def inflate(buffer: Buffer, starts: Int64s, lengths: Int64s, compressed: Int64s) -> Inflated:
+    """The data of the first rows, as many as take at most MOST_INFLATED together, and at least one. `starts` and
+    `lengths` are those of the data in `buffer`, of which those of some rows are compressed."""
+    view, left = memoryview(buffer).cast("B"), MOST_INFLATED
+    inflating, parts, errors = set(compressed.tolist()), list[bytes](), dict[int, str]()
+    for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
+        part = bytes(view[start : start + max(length, 0)])
+        if row in inflating:
+            part, errors[row] = _inflated(part)
+        left -= len(part)
+        if left < 0 and row:
+            break
+        parts.append(part)
+    sizes = np.array([len(part) for part in parts], np.int64)
+    errors = {row: error for row, error in errors.items() if error}
+    return Inflated(b"".join(parts), np.cumsum(sizes) - sizes, sizes, errors)
+
+
+def _inflated(data: bytes) -> tuple[bytes, str]:
+    """The data and "", or why they cannot be had."""
+    inflating = zlib.decompressobj()
+    try:
+        whole = inflating.decompress(data, MOST_INFLATED)
+    except zlib.error as error:
+        return b"", f"its data do not decompress: {error}"
+    if not inflating.eof:
+        if len(whole) == MOST_INFLATED:
+            return b"", f"its data decompress to more than {MOST_INFLATED >> 20} MiB"
+        return b"", "its compressed data are cut off"
+    return whole, ""
