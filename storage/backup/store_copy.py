@@ -233,7 +233,7 @@ class StoreCopy:
                 greatest = TimestampOffset(NO_TIMESTAMP, segment.base_offset)
                 if known is not None and segment.base_offset == growing:
                     copied.replaced |= known.keys(tp)
-                    if is_same and known.segment.mark.split()[0] == mark.split()[0]:
+                    if is_same and known.segment.mark.partition(" ")[0] == mark.partition(" ")[0]:
                         ranges = tuple(one for one in known.ranges[:-1] if one.size_bytes >= _RANGE_BYTES)
                         greatest = TimestampOffset(known.segment.max_timestamp, known.segment.max_timestamp_offset)
                 for more, so_far in self._upload(tp, snapshot, segment, ranges, greatest):
@@ -272,8 +272,12 @@ class StoreCopy:
         keys = _keys(written)
         replaced = {key for one in self._copied.values() for key in one.replaced}
         written = replace(written, superseded=tuple(sorted(replaced - keys)))
+        data, name = manifests.encode(written), self._place.object_name(STORED_MANIFEST)
+        if len(data) > MOST_ENTRIES_BYTES:
+            expected, advice = f"at most {MOST_ENTRIES_BYTES} bytes", "Mirror some of the topics into another place"
+            raise InvalidRecord("would be too large", path=name, expected=expected, found=len(data), advice=advice)
         self._check_alone(self._recorder.previous)
-        self._place.write(STORED_MANIFEST, manifests.encode(written))
+        self._place.write(STORED_MANIFEST, data)
         stale = set(self._previous.superseded) - keys
         if self._delete:
             ours = {key for key in self._place.keys() if is_object_key(key)}  # noqa: SIM118 - it is not a mapping

@@ -226,7 +226,7 @@ def _known(listed: ManifestFile | BatchRange) -> dict[str, Any]:
 
 def _manifest(content: Mapping[str, Any]) -> Manifest:
     topics = {
-        topic["topic"]: _typed(
+        _text(topic["topic"]): _typed(
             ManifestTopic, topic["source_topic"], topic["topic_id"], topic["partition_count"], dict(topic["configs"])
         )
         for topic in content["topics"]
@@ -244,10 +244,10 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
     groups = tuple(_typed(ManifestOffset, **committed) for committed in content["groups"])
     # Manifests of earlier versions of kafkafs list no files.
     files = {
-        entry["path"]: _typed(ManifestFile, entry["size_bytes"], entry["sha256"], entry.get("content"))
+        _text(entry["path"]): _typed(ManifestFile, entry["size_bytes"], entry["sha256"], entry.get("content"))
         for entry in content.get("files", ())
     }
-    superseded = tuple(map(str, content.get("superseded", ())))
+    superseded = tuple(map(_text, content.get("superseded", ())))
     times = content["created_ms"], content["updated_ms"], content["until_ms"]
     return _typed(Manifest, content["cluster_id"], *times, topics, partitions, groups, files, superseded)
 
@@ -256,12 +256,18 @@ def _range(entry: dict[str, Any]) -> BatchRange:
     return _typed(BatchRange, **{**entry, "crc_of_crcs": int(entry["crc_of_crcs"], 16)})
 
 
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
 def _typed(kind: type[_Made], *values: Any, **named: Any) -> _Made:
     """Makes one of these. TypeError if a text, number or None is of another type than it says."""
     checked = kind(*values, **named)
     for name, expected in _simple_types(cast("Hashable", kind)):
         value = getattr(checked, name)
-        if not isinstance(value, expected):
+        if not isinstance(value, expected) or isinstance(value, bool):
             raise TypeError(f"{name} is {value!r}")
     return checked
 

@@ -75,11 +75,12 @@ def open_stored(url: str, *, anew: bool = False) -> StoredDir:
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = StoredDir(root) / hashlib.sha256(url.encode("utf-8", "surrogateescape") + b"\0" + data).hexdigest()[:32]
     if not path.is_dir():
+        listed = _checked(data, place)
         _remove_unused(root)
         unfinished = root / f"{path.name}.{os.getpid()}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
-        _lay_out(unfinished, _checked(data, place))
+        _lay_out(unfinished, listed)
         (unfinished / _URL).write_text(url, "utf-8", "surrogateescape")
         (unfinished / STORED_MANIFEST).write_bytes(data)
         with suppress(OSError):  # another process was faster
@@ -147,6 +148,8 @@ def _checked(data: bytes, place: Place) -> Manifest:
                 raise ValueError(f"a configuration of {topic} that is not a text")
             if of.topic_id is not None:
                 partition_metadata.parse(partition_metadata.encode(of.topic_id))
+        if len(read.partitions) > names.MAX_PARTITIONS:
+            raise ValueError(f"{len(read.partitions)} partitions")
         for tp, listed in read.partitions.items():
             if tp.topic not in read.topics or not 0 <= tp.partition < names.MAX_PARTITIONS:
                 raise ValueError(f"{tp} is a partition of no topic")
@@ -203,7 +206,7 @@ def _lay_out(root: Path, read: Manifest) -> None:
         if topic.configs:
             (directory / names.TOPIC_PROPERTIES).write_bytes(topic_properties.encode(topic.configs))
     for path, file in read.files.items():
-        if file.content is not None and not path.endswith(("index", ".log")):
+        if file.content is not None and names.parse_segment_file(path.rpartition("/")[2]) is None:
             (root / path).write_bytes(b64decode(file.content))
 
 

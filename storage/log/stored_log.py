@@ -66,9 +66,11 @@ def ranges_of_segments(listed: ManifestPartition) -> list[tuple[BatchRange, ...]
     left, found = iter(listed.ranges), []
     for segment in listed.segments:
         own: list[BatchRange] = []
-        while sum(one.size_bytes for one in own) < segment.size_bytes and (more := next(left, None)) is not None:
+        missing = segment.size_bytes
+        while missing > 0 and (more := next(left, None)) is not None:
             own.append(more)
-        if sum(one.size_bytes for one in own) != segment.size_bytes:
+            missing -= more.size_bytes
+        if missing:
             raise ValueError(f"the ranges of segment {segment.base_offset} do not have {segment.size_bytes} bytes")
         found.append(tuple(own))
     if any(islice(left, 1)):
@@ -104,11 +106,10 @@ class StoredLog:
 
     def _build(self) -> LogSnapshot:
         listed = self._backup.manifest.partitions.get(self.tp, ManifestPartition(0, 0))
-        bases = [segment.base_offset for segment in listed.segments]
-        ends = (*(after for _, after in pairwise(bases)), listed.log_end_offset)
+        bounds = (*(segment.base_offset for segment in listed.segments), listed.log_end_offset)
         segments = [
             self._segment(one, end, ranges)
-            for one, end, ranges in zip(listed.segments, ends, ranges_of_segments(listed), strict=True)
+            for one, (_, end), ranges in zip(listed.segments, pairwise(bounds), ranges_of_segments(listed), strict=True)
         ]
         size = segments[-1].size if segments else 0
         return LogSnapshot(

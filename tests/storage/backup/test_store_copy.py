@@ -441,6 +441,9 @@ def _file(content):
         lambda c: _file(c).update(path="/etc/passwd"),
         lambda c: _file(c).update(path="t-0/../t-1/00000000000000000000.index"),
         lambda c: _file(c).update(path="meta.properties"),
+        lambda c: _file(c).update(path=True),
+        lambda c: c["topics"][0].update(topic=["t"]),
+        lambda c: c["partitions"][0].update(partition=True),
         lambda c: _file(c).update(sha256="0" * 64),
         lambda c: _file(c).update(size_bytes=-5),
         lambda c: _file(c).update(content="!"),
@@ -458,10 +461,58 @@ def test_hostile_manifests_lead_nowhere(source, url, tmp_path, change):
     with pytest.raises(StorageError) as refused:
         open_stored(url)
     assert isinstance(refused.value, CorruptCheckpoint)
-    assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+    assert list((tmp_path / "cache").glob("*/*/*")) == []
     before = objects(url)
     assert run("mirror", source.path, url).exit_code == 4
     assert objects(url) == before
+
+
+def test_no_more_partitions_than_are_read(source, url, tmp_path, monkeypatch):
+    mirrored(source, url)
+    monkeypatch.setattr("storage.files.names.MAX_PARTITIONS", 1)
+    with pytest.raises(CorruptCheckpoint, match="2 partitions"):
+        open_stored(url)
+    assert list((tmp_path / "cache").glob("*/*/*")) == []
+
+
+def test_a_manifest_that_could_not_be_read_is_not_written(source, url, monkeypatch):
+    mirrored(source, url)
+    add(source, [10])
+    monkeypatch.setattr("storage.backup.store_copy.MOST_ENTRIES_BYTES", 1000)
+    result = run("mirror", source.path, url)
+    assert result.exit_code == 4
+    assert "manifest.json: would be too large" in result.stderr
+    assert values_at(open_stored(url)) == expected(range(10))
+
+
+def test_a_mark_of_nothing(source, url):
+    mirrored(source, url)
+    place = open_place(url)
+    content = json.loads(place.read(MANIFEST, 0, 1 << 20))
+    for segment in content["partitions"][0]["segments"]:
+        segment["mark"] = ""
+    place.write(MANIFEST, resealed(content))
+    add(source, [10])
+    mirrored(source, url)
+    assert values_at(open_stored(url)) == expected(range(11))
+    assert is_whole(url)
+
+
+@pytest.mark.leaves_damage("partition-empty")
+def test_a_partition_without_files(source, url):
+    for path in (source.path / "t-1").glob("0*"):
+        path.unlink()
+    output_of("mirror", source.path, url)
+    assert output_of("cat", url, "t") == output_of("cat", source.path, "t")
+    assert is_whole(url)
+
+
+def test_no_link_in_a_store_is_followed(source, tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "store" / "t-0").symlink_to(tmp_path / "outside")
+    assert run("mirror", source.path, f"file://{tmp_path}/store").exit_code == 4
+    assert list((tmp_path / "outside").iterdir()) == []
 
 
 def test_a_password_in_a_url_is_never_shown(source):
