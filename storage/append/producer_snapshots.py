@@ -30,6 +30,7 @@ class ProducerSnapshots:
         self._clock = clock
         self._expiration_ms = expiration_ms
         self.offsets = live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)
+        self.corrupt: list[int] = []  # those that were removed because they could not be read
 
     def remove_strays(self, base_offsets: Sequence[int]) -> None:
         """Removes snapshots at offsets where no segment begins, except for the last if it is above the last base."""
@@ -50,6 +51,7 @@ class ProducerSnapshots:
             try:
                 read = producer_state.read(self._path(offset))
             except CorruptCheckpoint:
+                self.corrupt.append(offset)
                 read = None
             if read is None:
                 self._remove(offset)

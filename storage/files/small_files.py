@@ -25,6 +25,12 @@ def read_whole(path: Path, most_bytes: int = MOST_SMALL_FILE_BYTES) -> bytes | N
         return None
 
 
+def read_start(path: Path, size: int) -> bytes:
+    """At most `size` bytes from the beginning of a file that must exist; otherwise FileNotFoundError. OSError."""
+    with open(path, "rb", buffering=0, opener=open_quietly) as file:
+        return file.read(size)
+
+
 def read_existing(path: Path, most_bytes: int = MOST_SMALL_FILE_BYTES) -> bytes:
     """The bytes of a file that must exist; otherwise FileNotFoundError. OSError as `read_whole`."""
     with open(path, "rb", buffering=0, opener=open_quietly) as file:

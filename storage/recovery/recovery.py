@@ -34,7 +34,6 @@ from storage.append.batch_checks import recovered_epochs
 from storage.append.index_state import IndexEntries, IndexState
 from storage.append.producer_snapshots import ProducerSnapshots, rebuild
 from storage.append.producer_table import ProducerTable
-from storage.append.rolling_rules import TIME_ENTRY_SIZE
 from storage.clock import Clock
 from storage.config import LogConfig
 from storage.errors import CorruptCheckpoint, PartitionOffline
@@ -45,7 +44,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
-from storage.files.small_files import read_existing
+from storage.files.small_files import read_existing, read_start
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
@@ -61,7 +60,12 @@ from storage.recovery.time_index_check import has_sound_time_index
 from storage.types import MAX_OFFSET, TopicPartition
 
 _MIN_OFFSET = -(2**63)
-_INDEX_KINDS = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
+_ENTRY_SIZES = {
+    FileKind.OFFSET_INDEX: offset_index.ENTRY_SIZE,
+    FileKind.TIME_INDEX: time_index.ENTRY_SIZE,
+    FileKind.TRANSACTION_INDEX: transaction_index.ENTRY_SIZE,
+}
+_INDEX_KINDS = tuple(_ENTRY_SIZES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +261,13 @@ class Recovery:
             if wrong or not exists(self._path(base_offset, FileKind.OFFSET_INDEX)):
                 unsound.add(base_offset)
             times = self._path(base_offset, FileKind.TIME_INDEX)
+            if not exists(times):
+                self._note(f"makes {times.name}, which is missing")
             with opened(self._disk, times, create=True) as file:
                 size = file.size()
-                if size % TIME_ENTRY_SIZE:
+                if size % time_index.ENTRY_SIZE:
                     self._note(f"trims {times.name} to whole entries")
-                    file.truncate(size - size % TIME_ENTRY_SIZE)
+                    file.truncate(size - size % time_index.ENTRY_SIZE)
         return segments, unsound
 
     # Pass 5
@@ -338,6 +344,7 @@ class Recovery:
                 if check.invalid_bytes and later:
                     del segments[row + 1 :]
                     break
+            self._note_corrupt(snapshots)
         return ends
 
     def _recover_segment(
@@ -393,11 +400,11 @@ class Recovery:
         # A segment that ends at the recovery point may never be checked again: after the next roll.
         below = below or check.next_offset <= self._plan.recovery_point
         # The time index first: the files that made this segment unsound are written after it.
-        self._rewrite(self._path(segment.base_offset, FileKind.TIME_INDEX), times, durably=below)
-        self._rewrite(self._path(segment.base_offset, FileKind.OFFSET_INDEX), offsets, durably=below)
-        transactions = self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)
-        if aborted or exists(transactions):
-            self._rewrite(transactions, transaction_index.encode(aborted), durably=below)
+        indexes = [(FileKind.TIME_INDEX, times), (FileKind.OFFSET_INDEX, offsets)]
+        if aborted or exists(self._path(segment.base_offset, FileKind.TRANSACTION_INDEX)):
+            indexes.append((FileKind.TRANSACTION_INDEX, transaction_index.encode(aborted)))
+        for kind, content in indexes:
+            self._rewrite_index(kind, segment.base_offset, content, durably=below)
         return check
 
     def _cut(self, segment: Segment, position: int, next_offset: int, later: Sequence[Segment]) -> None:
@@ -480,6 +487,9 @@ class Recovery:
         self._epochs = epochs
         path = self._directory / names.LEADER_EPOCH_CHECKPOINT
         if epochs != self._epochs_before or not exists(path):
+            before = self._epochs_before
+            if before is not None and before.truncate_from_end(next_offset) != epochs:
+                self._note(f"{'rewrites' if before.entries else 'writes'} {path.name}")
             replace_file(self._disk, path, leader_epochs.encode(epochs.entries))
 
     def _snapshots(self) -> ProducerSnapshots:
@@ -490,14 +500,31 @@ class Recovery:
     def _rebuild_producers(self, segments: Sequence[Segment], log_start: int, next_offset: int) -> ProducerTable:
         snapshots = self._snapshots()
         snapshots.remove_strays([segment.base_offset for segment in segments])
-        return rebuild(snapshots, segments, log_start, next_offset, clean=self._plan.clean)
+        producers = rebuild(snapshots, segments, log_start, next_offset, clean=self._plan.clean)
+        self._note_corrupt(snapshots)
+        return producers
 
-    def _rewrite(self, path: Path, content: bytes, *, durably: bool) -> None:
+    def _note_corrupt(self, snapshots: ProducerSnapshots) -> None:
+        for offset in snapshots.corrupt:
+            self._note(f"removes {names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)}, which is corrupt")
+
+    def _rewrite_index(self, kind: FileKind, base_offset: int, content: bytes, *, durably: bool) -> None:
+        path, entry_size = self._path(base_offset, kind), _ENTRY_SIZES[kind]
+        try:
+            before = read_start(path, len(content) + entry_size)
+        except FileNotFoundError:
+            self._note(f"rebuilds {path.name}, which is missing")
+        else:
+            # Behind the entries there may be preallocated zeros, and the last time is missing until a clean shutdown.
+            entries = before[: -(-len(before.rstrip(b"\0")) // entry_size) * entry_size]
+            missing_bytes = len(content) - len(entries)
+            if not content.startswith(entries) or missing_bytes > (entry_size if kind is FileKind.TIME_INDEX else 0):
+                self._note(f"rebuilds {path.name}")
         if durably:
             replace_file(self._disk, path, content)
             return
         with opened(self._disk, path, create=True) as file:
-            if file.size() == len(content) and read_existing(path) == content:
+            if file.size() == len(content) and read_existing(path, len(content)) == content:
                 return
             file.truncate(0)
             file.write_at(0, content)
