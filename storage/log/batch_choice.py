@@ -17,7 +17,8 @@ A file whose first two batches do not fit its name counts by these batches, besi
 Of several copies one counts first: as in an unclean leader election that with the highest last leader epoch, then that
 which can be read furthest without damage or a gap, then the largest. What it has lost comes from the others, where the
 leaders of the same epochs wrote it: a leader writes each offset once. Where copies hold other messages of one epoch,
-two are right against one.
+two are right against one. Of a compacted log, offsets that lie between two segments of the first copy are not filled:
+compaction may have removed them, or a segment may be missing. What another copy has there is reported.
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ from storage.log.reader import find_batch, last_batch
 from storage.log.same_batches import same_batches
 from storage.log.scanning import last_offset_before
 from storage.log.segment import Segment
+from storage.log.segment_gaps import segment_gaps
 from storage.log.snapshot import LogSnapshot
 from storage.progress import NoProgress, Progress
 from storage.types import MAX_OFFSET, OffsetRange
 
 _CONTESTED: Final = f"{UNDECIDED}another copy holds other messages there"
 _NO_BATCH: Final = "no batch here holds the offsets before this one"
+_COMPACTED: Final = "compaction removed it from the copy that counts, or a segment is missing there"
 _MANY: Final = 3
 _REASONS: Final = 3
 _NS_PER_MS: Final = 1_000_000
@@ -199,8 +202,9 @@ def choose_batches(
     for part in choice.segments:
         part.kept &= part.last < end_offset
     chosen = _Chosen(choice.segments)
+    gaps = _between_segments(first) if compacted else []
     for copy, parts in zip(copies, intact, strict=True):
-        choice.beyond += _beyond(copy, parts, chosen, lineage, compacted=compacted)
+        choice.beyond += _beyond(copy, parts, chosen, lineage, gaps, compacted=compacted)
     return choice
 
 
@@ -300,6 +304,12 @@ def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
     OSError."""
     edges = _at_edges(first, other)
     return any(a.leader_epoch[0] == b.leader_epoch[0] and not _is_same(a, b) for a, b in edges)
+
+
+def has_what_is_missing(first: LogSnapshot, other: LogSnapshot) -> bool:
+    """Whether a copy has messages that another one has no segment for. SegmentGone, OSError."""
+    batches = ((gap, _batch_with(other, gap.first_offset)) for gap in segment_gaps(first))
+    return any(batch is not None and int(batch.base_offset[0]) < gap.next_offset for gap, batch in batches)
 
 
 def are_two_logs(first: LogSnapshot, other: LogSnapshot) -> bool:
@@ -708,21 +718,37 @@ def _fill_gap(
     return filled, rest
 
 
+def _between_segments(parts: Sequence[IntactBatches]) -> list[OffsetRange]:
+    """The offsets after the last batch of each segment, and before the next segment."""
+    ends = [part.last_offset + 1 if part.kept.any() else part.segment.base_offset for part in parts[:-1]]
+    gaps = (OffsetRange(end, part.segment.base_offset) for end, part in zip(ends, parts[1:], strict=True))
+    return [gap for gap in gaps if gap.start < gap.end]
+
+
 def _beyond(
-    copy: LogCopy, parts: Sequence[IntactBatches], chosen: _Chosen, lineage: Lineage, *, compacted: bool
+    copy: LogCopy,
+    parts: Sequence[IntactBatches],
+    chosen: _Chosen,
+    lineage: Lineage,
+    gaps: Iterable[OffsetRange],
+    *,
+    compacted: bool,
 ) -> Iterator[Beyond]:
-    """The intact batches of a copy that do not count, contiguous ones together."""
+    """The intact batches of a copy that do not count, contiguous ones together. `gaps`: where compaction may have
+    removed whole segments of the first copy."""
     for part in parts:
-        unused = ~chosen.has(part.table)
-        if compacted:  # the first copy has what compaction has left
+        unused, in_gaps = ~chosen.has(part.table), np.zeros(len(part.kept), np.bool_)
+        for gap in gaps:
+            in_gaps |= (part.base >= gap.start) & (part.last < gap.end)
+        if compacted:  # elsewhere the first copy has what compaction has left
             within = (part.last < chosen.last[-1]) & (part.base >= chosen.base[0]) if len(chosen.base) else unused
-            unused &= ~within | chosen.overlaps(part.table) & ~lineage.fits(part)
+            unused &= ~within | in_gaps | chosen.overlaps(part.table) & ~lineage.fits(part)
         fits, reasons = lineage.fits(part), part.reasons("")
         found: Beyond | None = None
         for row in np.flatnonzero(unused).tolist():
             offsets = OffsetRange(int(part.base[row]), int(part.last[row]) + 1)
             otherwise = "other messages count at these offsets" if fits[row] else "another leader wrote it"
-            reasons[row] = reasons[row] or otherwise
+            reasons[row] = reasons[row] or (_COMPACTED if in_gaps[row] and fits[row] else otherwise)
             if found is not None and found.reason == reasons[row] and found.offsets.end == offsets.start:
                 found = replace(found, offsets=OffsetRange(found.offsets.start, offsets.end))
                 continue

@@ -33,7 +33,14 @@ from storage.files.metadata_replay import ClusterMetadata
 from storage.files.opening import real_place
 from storage.files.producer_state import ProducerEntry
 from storage.format.control_records import ControlType
-from storage.log.batch_choice import BatchChoice, check_tail, choose_batches, contradict, is_one_log
+from storage.log.batch_choice import (
+    BatchChoice,
+    check_tail,
+    choose_batches,
+    contradict,
+    has_what_is_missing,
+    is_one_log,
+)
 from storage.log.log_dir import LogDir
 from storage.log.places import check_destination
 from storage.progress import NoProgress, Progress, working
@@ -466,7 +473,8 @@ def _is_one_log(one: PlannedPartition) -> bool:
         return False
     if not all(is_one_log(replica.copy, compacted=one.topic.config.compact) for replica in one.choice.all):
         return False
-    return not any(contradict(snapshot, other.snapshot) for other in one.choice.others)
+    others = [other.snapshot for other in one.choice.others]
+    return not any(contradict(snapshot, other) or has_what_is_missing(snapshot, other) for other in others)
 
 
 def _build_plan(one: PlannedPartition, to: Path, *, link: bool = False) -> BuildPlan:

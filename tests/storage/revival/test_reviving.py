@@ -600,6 +600,23 @@ def test_missing_offsets_of_a_topic_whose_policy_nobody_knows_may_be_compacted(t
         assert not any("cleanup.policy is not known" in note for note in result.notes)
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_what_only_another_replica_of_a_compacted_topic_has_is_reported(tmp_path, link):
+    """The replica that counts lacks a segment, or compaction has emptied that one: nobody knows."""
+    first, second = replicas(tmp_path, (), ())
+    without_segment(first, 40)
+    without_segment(second, 80)
+    config = ConfigRequest(by_topic={"t": {"cleanup.policy": "compact"}})
+    target, result = revived(tmp_path, first, second, config=config, link=link)
+    assert offsets(target) == [*range(40), *range(80, 120)]
+    left_out = {(one.path, one.offsets.start, one.offsets.end) for one in result.partitions[0].choice.beyond}
+    assert left_out == {(second / "t-0", 40, 80)}
+    assert any(
+        "offsets 40 to 79" in note and "compaction removed" in note and "or a segment is missing" in note
+        for note in result.notes
+    )
+
+
 def test_a_whole_replica_is_taken_before_one_with_a_hole(tmp_path):
     """Although that one ends later: its end is taken too."""
     (hole,) = replicas(tmp_path, ())
