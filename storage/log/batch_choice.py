@@ -17,7 +17,8 @@ A file whose first two batches do not fit its name counts by these batches, besi
 Of several copies one counts first: as in an unclean leader election that with the highest last leader epoch, then that
 which can be read furthest without damage or a gap, then the largest. What it has lost comes from the others, where the
 leaders of the same epochs wrote it: a leader writes each offset once. Where copies hold other messages of one epoch,
-two are right against one. Of a compacted log, offsets that lie between two segments of the first copy are not filled:
+two are right against one; a segment that has no batch in common with other copies, and others at their offsets, is
+right or wrong as a whole. Of a compacted log, offsets that lie between two segments of the first copy are not filled:
 compaction may have removed them, or a segment may be missing. What another copy has there is reported.
 """
 
@@ -28,7 +29,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -564,10 +565,11 @@ class Lineage:
 
 
 class _Chosen:
-    """The kept batches of segments, by their offsets."""
+    """The kept batches of segments, or `rows` of each, by their offsets."""
 
-    def __init__(self, parts: Iterable[IntactBatches], rows: Flags | None = None) -> None:
-        kept = BatchTable.concat(part.kept_table(rows) for part in parts)
+    def __init__(self, parts: Sequence[IntactBatches], rows: Sequence[Flags] | None = None) -> None:
+        rows = [part.kept for part in parts] if rows is None else rows
+        kept = BatchTable.concat(part.kept_table(own) for part, own in zip(parts, rows, strict=True))
         order = np.argsort(kept.base_offset, kind="stable")
         self.table = BatchTable(np.ascontiguousarray(kept.data[:, order]), kept.rows)
         self.base, self.last, self.crc = self.table.base_offset, self.table.last_offset, self.table.crc
@@ -598,7 +600,8 @@ def _outvote(
 ) -> None:
     """Leaves out of the first copy what other copies contradict: two against one, or one against one and nobody knows.
 
-    In a compacted log batches of one leader may differ."""
+    A segment that no copy confirms and one contradicts is of another log as a whole. In a compacted log batches of one
+    leader may differ."""
     if compacted:
         return
     fitting = []
@@ -606,19 +609,25 @@ def _outvote(
         for part in parts:
             part.leave_out(part.kept & ~lineage.fits(part), "another leader wrote it")
         fitting.append(_Chosen(parts))
+    standing = []
     for part in first:
         against, with_it = (np.zeros(len(part.kept), np.int64) for _ in range(2))
         for other in fitting:
             same = other.has(part.table)
             with_it += same
             against += part.kept & other.overlaps(part.table) & ~same
+        if against.any() and not with_it.any():
+            against[part.kept] = against.max()
         part.leave_out(against > with_it + 1, "two other copies hold other messages there")
-        open_rows = part.kept & (against == with_it + 1)
-        part.leave_out(open_rows, _CONTESTED)
-        contested = _Chosen([part], open_rows)
-        for parts in others if open_rows.any() else ():
-            for other_part in parts:
-                other_part.leave_out(contested.overlaps(other_part.table), _CONTESTED)
+        standing.append(part.kept)
+        part.leave_out(part.kept & (against == with_it + 1), _CONTESTED)
+    counting = _Chosen(first, standing)
+    contested = _Chosen(first, [rows & ~part.kept for part, rows in zip(first, standing, strict=True)])
+    for part in chain.from_iterable(others):
+        same, is_contested = counting.has(part.table), contested.overlaps(part.table)
+        is_strange = (part.kept & counting.overlaps(part.table) & ~same).any() and not same.any()
+        reason = _CONTESTED if is_contested.any() else "its segment is of another log: other messages count there"
+        part.leave_out(part.kept if is_strange else is_contested, reason)
 
 
 def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> list[LostOffsets]:

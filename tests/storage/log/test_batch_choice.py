@@ -299,6 +299,21 @@ def test_copies_that_hold_other_messages_of_one_leader(tmp_path):
     assert choice.damage.reason.startswith("undecided: ")
 
 
+def test_a_segment_of_another_log_goes_on_after_the_copies_that_contradict_it(tmp_path):
+    """What it has after their end is of that other log, too. Of one against one nobody knows which is of another."""
+    right, also, wrong = (segments(tmp_path / name) for name in "abc")
+    items = [Batch(many(7)) for _ in range(4)]
+    foreign = build_log_dir(tmp_path / "x", {"t": [Partition(items, start_offset=50)]}).path
+    shutil.copy2(foreign / "t-0" / f"{50:020}.log", wrong / "t-0")
+    copies = [copy_of(one) for one in (wrong, right, also)]
+    choice = choose_batches(copies, compacted=False)
+    assert (offsets(choice), lost(choice)) == ([*range(60)], [])
+    assert [(one.path.parent.name, one.offsets.start, one.offsets.end) for one in choice.beyond] == [("c", 50, 78)]
+    choice = choose_batches(copies[:2], compacted=False)
+    assert offsets(choice) == [*range(50)]
+    assert sorted((one.path.parent.name, one.offsets.end) for one in choice.beyond) == [("a", 60), ("c", 78)]
+
+
 def test_the_copy_of_the_latest_leader_counts_even_if_it_is_damaged(tmp_path):
     """What an earlier leader wrote where a later one went on is no part of the log."""
     items = [Batch(many(10), leader_epoch=1), Batch(many(10), leader_epoch=2), Batch(many(10), leader_epoch=2)]
