@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from storage.diagnosis.broker_properties import BrokerProperties
 from storage.diagnosis.directory_checks import (
@@ -25,7 +26,7 @@ from storage.log.segments import live_offsets
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
 
-OTHERS_DECIDE = "Start it when the other controllers run: their metadata may be newer, and decide."
+_OTHERS_DECIDE: Final = "Start it when the other controllers run: their metadata may be newer, and decide."
 
 
 def check_topics(
@@ -58,22 +59,24 @@ def check_topics(
             what = "partition.metadata is missing"
             yield _stray("topic-id-missing", path, what, tp, described is not None, _id_advice(described))
             continue
-        newer = f"{OTHERS_DECIDE} " if has_others else ""
+        newer = _OTHERS_DECIDE if has_others else ""
         if topic_id not in by_id:
             if described is not None:
                 what = f"topic id {topic_id}; the cluster's topic of that name has {described.topic_id}"
-                advice = f"{newer}These are data of an older topic. {REVIVE}"
-                yield _stray("topic-id-differs", path, what, tp, True, advice)
+                advice = f"{newer} These are data of an older topic. {REVIVE}".lstrip()
+                yield _stray("topic-id-differs", path, what, tp, True, advice, undecided=has_others)
             else:
                 what = f"the metadata knows no topic with the id {topic_id}"
-                yield _stray("topic-unknown", path, what, tp, False, newer or f"Move it elsewhere. {REVIVE}")
+                advice = newer or f"Move it elsewhere. {REVIVE}"
+                yield _stray("topic-unknown", path, what, tp, False, advice, undecided=has_others)
             continue
         owner = by_id[topic_id]
         known = owner.partitions.get(tp.partition)
         if node_id is not None and (known is None or node_id not in known.replicas):
             assigned = "nothing" if known is None else f"nodes {', '.join(map(str, known.replicas))}"
             what = f"the metadata assigns it to {assigned}, not to node {node_id}"
-            yield _stray("not-assigned", path.parent, what, tp, False, newer or f"Move it elsewhere. {REVIVE}")
+            advice = newer or f"Move it elsewhere. {REVIVE}"
+            yield _stray("not-assigned", path.parent, what, tp, False, advice, undecided=has_others)
         elif owner.name != tp.topic:
             yield Prediction(
                 "topic-id-shared", Reaction.UNNOTICED, path,
@@ -106,9 +109,14 @@ def _id_advice(described: object) -> str:
     return f"If these are data of that topic, write a partition.metadata with its id {topic_id}"
 
 
-def _stray(name: str, path: Path, what: str, tp: TopicPartition, replaced: bool, advice: str) -> Prediction:
+def _stray(
+    name: str, path: Path, what: str, tp: TopicPartition, replaced: bool, advice: str, *, undecided: bool = False
+) -> Prediction:
+    """`undecided`: newer metadata of other controllers may keep the partition."""
     broker = "renames the directory to a stray (-stray)"
     broker += ", and creates an empty partition in its place" if replaced else ""
+    if undecided:
+        broker = f"keeps it if newer metadata of the other controllers have it here, which is not known; else {broker}"
     return Prediction(name, Reaction.STRAY, path, what, broker, advice, tp)
 
 

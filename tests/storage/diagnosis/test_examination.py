@@ -310,6 +310,14 @@ def test_strays_and_absent_partitions(tmp_path):
         ("unknown/0", "topic-unknown"),
     }  # fmt: skip
     assert (found.starts, found.is_well) == (True, False)
+    (tmp_path / "server.properties").write_text(
+        f"process.roles=broker,controller\nnode.id=1\nlog.dirs={path}\ncontroller.quorum.voters=1@a:1,2@b:1,3@c:1\n"
+    )
+    found = examine([path], properties=broker_properties.read(tmp_path / "server.properties"))
+    # A node with an old copy of the metadata set nothing aside: it got the newer ones from the other controllers.
+    strays = [one for one in found.predictions if one.reaction is Reaction.STRAY]
+    assert len(strays) == 3
+    assert all("other controllers" in one.broker and "not known" in one.broker for one in strays)
 
 
 @pytest.mark.parametrize("in_its_place", [Path.touch, lambda path: path.symlink_to("nowhere")])
