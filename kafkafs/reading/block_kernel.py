@@ -1,3 +1,4 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Cuts batches into blocks, and tells which records have a key and which blocks may hold one: Bloom filters of keys.
 
 A hash is 64 bits of a key, never 0, which stands for no key. It decides nothing: a filter only says where to look, and
@@ -16,26 +17,13 @@ import sys
 
 import cython
 
-# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-
-
 if cython.compiled:
-    from cython.cimports.libc.math import log
     from cython.cimports.libc.string import memcpy
-else:
-    from math import log
 
 # Declared, since as literals they are Python objects to Cython.
 _LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)
 _ALL = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _MOST_BITS = cython.declare(cython.ulonglong, 0x80000000)  # so that a place times the bits fits 64 bits
-# So many hashes at least make a filter whose bits tell their number well enough.
-_MANY = cython.declare(cython.longlong, 1024)
-# To count the ones of a word in parallel.
-_TWOS = cython.declare(cython.ulonglong, 0x5555555555555555)
-_FOURS = cython.declare(cython.ulonglong, 0x3333333333333333)
-_EIGHTS = cython.declare(cython.ulonglong, 0x0F0F0F0F0F0F0F0F)
-_SUM = cython.declare(cython.ulonglong, 0x0101010101010101)
 # Odd numbers with about as many ones as zeros, those of MurmurHash3's and SplitMix64's last steps.
 _FACTOR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _FACTOR_2 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
@@ -46,20 +34,18 @@ DECODED = 1  # bytes of its keys and values
 PENDING = 2  # hashes of its keys, some more than once
 BLOCKS = 3  # complete ones, of the whole part
 WORDS = 4  # of their filters
-IS_VARIED = 5  # whether nearly all hashes of the last block were different; then those of the next may be
-KNOWN = 6  # how many of the known edges lie behind
-HAS_KEYS = 7  # whether blocks get filters
-STATE_CELLS = 8
+KNOWN = 5  # how many of the known edges lie behind
+HAS_KEYS = 6  # whether blocks get filters
+STATE_CELLS = 7
 
 _IS_OPEN = cython.declare(cython.int, 0)
 _DECODED = cython.declare(cython.int, 1)
 _PENDING = cython.declare(cython.int, 2)
 _BLOCKS = cython.declare(cython.int, 3)
 _WORDS = cython.declare(cython.int, 4)
-_IS_VARIED = cython.declare(cython.int, 5)
-_KNOWN = cython.declare(cython.int, 6)
-_HAS_KEYS = cython.declare(cython.int, 7)
-_STATE_CELLS = cython.declare(cython.int, 8)
+_KNOWN = cython.declare(cython.int, 5)
+_HAS_KEYS = cython.declare(cython.int, 6)
+_STATE_CELLS = cython.declare(cython.int, 7)
 
 # Fields of a block; kafkafs.reading.blocks has the same numbers. The last is not the block's, but a rendition's.
 _BLOCK_POSITION = cython.declare(cython.int, 0)
@@ -336,33 +322,6 @@ def _fill(
 @cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
-def _keys_in(
-    words: cython.const[cython.ulonglong][::1], first: cython.longlong, size: cython.longlong
-) -> cython.longlong:
-    """About how many different hashes set the bits of the filter of `size` words from `first` on: to about a hundredth
-    if they are many, as in `_different`."""
-    index: cython.longlong
-    found: cython.longlong = 0
-    word: cython.ulonglong
-    bits: cython.double = cython.cast(cython.double, size) * 64.0
-    result: cython.longlong
-    for index in range(size):
-        word = words[first + index]
-        word -= (word >> 1) & _TWOS
-        word = (word & _FOURS) + ((word >> 2) & _FOURS)
-        word = (word + (word >> 4)) & _EIGHTS
-        found += cython.cast(cython.longlong, _product(word, _SUM) >> 56)
-    # A full one cannot be made of a tenth as many hashes as it has bits.
-    if found >= size * 64:
-        found = size * 64 - 1
-    bits = log(1.0 - found / bits) * bits / -5.0 if size > 0 else 0.0
-    result = cython.cast(cython.longlong, bits + 0.5) if cython.compiled else int(bits + 0.5)
-    return result
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
 def _different(
     hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, sketch: cython.ulonglong[::1]
 ) -> cython.longlong:
@@ -413,33 +372,19 @@ def _close(
     block: cython.longlong = state[_BLOCKS]
     first: cython.longlong = state[_WORDS]
     count: cython.longlong = state[_PENDING]
-    keys: cython.longlong = -1
+    keys: cython.longlong = 0
     size: cython.longlong = -1
     if block < 0 or block >= blocks.shape[0] or first < 0 or count < 0 or count > len(pending):
         return False
     # Twice eight bits a hash: the next power of two.
     if count > len(sketch) * 4 or len(sketch) == 0:
         return False
-    if not state[_HAS_KEYS]:
-        keys = 0
-    else:
-        if state[_IS_VARIED] and count >= _MANY:
-            # Probably there are about as many keys as hashes here too. If so, the filter's own bits tell how many.
-            size = (count * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
-            if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
-                return False
-            _fill(pending, count, words[first : first + size])
-            keys = _keys_in(words, first, size)
-            keys = count if keys > count else keys
-            if keys * 16 < count * 15:
-                keys = -1
-        if keys < 0:
-            keys = _different(pending, count, sketch)
-            size = (keys * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
-            if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
-                return False
-            _fill(pending, count, words[first : first + size])
-        state[_IS_VARIED] = keys * 16 >= count * 15
+    if state[_HAS_KEYS]:
+        keys = _different(pending, count, sketch)
+        size = (keys * cython.cast(cython.longlong, _BITS_PER_KEY) + 63) // 64
+        if size > len(words) or first > len(words) - size or cython.cast(cython.ulonglong, size) * 64 > _MOST_BITS:
+            return False
+        _fill(pending, count, words[first : first + size])
     blocks[block, _BLOCK_KEYS] = keys
     blocks[block, _BLOCK_FIRST] = first
     blocks[block, _BLOCK_WORDS] = size
@@ -495,9 +440,8 @@ def collect(
 ) -> None:
     """Add the batches in rows [first, last) of a BatchTable to a collector's blocks.
 
-    A block ends at each of the `known` edges (ascending file positions). Behind the last of them it ends where it has
-    at least `limits` of the file's bytes, of records or of decoded bytes; a batch that has so many decoded bytes is a
-    block alone.
+    A block ends at each of the `known` edges (ascending file positions). Behind the last of them it has at most
+    `limits` of the file's bytes, of records and of decoded bytes, or a batch alone.
 
     By record: `batch`, its row, ascending; its timestamp and lengths; `sizes`, rendered, or empty; `wanted`, 0 to leave
     the record out, or empty; `hashes` of its key, 0 for none, or empty. By row of the table: `hidden`, 1 for a batch
@@ -566,11 +510,22 @@ def collect(
             while state[_KNOWN] < edges and known[state[_KNOWN]] <= position:
                 state[_KNOWN] += 1
                 is_edge = True
-            if state[_IS_OPEN] and (is_edge or decoded >= limits[2]):
+            block = state[_BLOCKS]
+            if state[_IS_OPEN] and (
+                is_edge
+                or (
+                    state[_KNOWN] >= edges
+                    and (
+                        position + table[_TABLE_SIZE, row] - blocks[block, _BLOCK_POSITION] > limits[0]
+                        or blocks[block, _BLOCK_RECORDS] + behind - record > limits[1]
+                        or state[_DECODED] + decoded > limits[2]
+                    )
+                )
+            ):
                 done = _close(state, pending, sketch, blocks, words)
                 if not done:
                     break
-            block = state[_BLOCKS]
+                block = state[_BLOCKS]
             if not state[_IS_OPEN]:
                 state[_IS_OPEN] = 1
                 state[_DECODED] = 0
@@ -614,14 +569,6 @@ def collect(
                 blocks[block, _BLOCK_GREATEST] = greatest
             state[_DECODED] += decoded
             blocks[block, _BLOCK_FILE_END] = position + table[_TABLE_SIZE, row]
-            if state[_KNOWN] >= edges and (
-                blocks[block, _BLOCK_FILE_END] - blocks[block, _BLOCK_POSITION] >= limits[0]
-                or blocks[block, _BLOCK_RECORDS] >= limits[1]
-                or state[_DECODED] >= limits[2]
-            ):
-                done = _close(state, pending, sketch, blocks, words)
-                if not done:
-                    break
     if not done:
         raise IndexError("no room for the block")
     if behind < count:

@@ -1,4 +1,4 @@
-"""The blocks of a segment: stretches of about 512 KiB of its file, of whole batches. Values only, no I/O.
+"""The blocks of a segment: stretches of up to 512 KiB of its file, of whole batches. Values only, no I/O.
 
 A table has a row for each block: where it is, what batch it begins with, the timestamps in it, and perhaps a filter of
 its keys. It is cut once, by the first pass over the batches, and every rendition keeps to it. So what is known of a
@@ -61,19 +61,24 @@ class FoundBlocks(NamedTuple):
     @staticmethod
     def joined(parts: Iterable[FoundBlocks]) -> FoundBlocks:
         """Those of consecutive parts of a pass."""
-        rows, words, names, first = [], [], frozenset[bytes](), 0
-        is_named = True
+        joined = FoundBlocks(np.empty((0, FOUND_COLUMNS), np.int64), np.empty(0, np.uint64), frozenset())
         for part in parts:
-            part.rows[:, FIRST] += first
-            rows.append(part.rows)
-            words.append(part.words)
-            first += len(part.words)
-            is_named = is_named and part.names is not None
-            names |= part.names or frozenset()
-            is_named = is_named and len(names) <= MOST_NAMES
-        if not rows:
-            return FoundBlocks(np.empty((0, FOUND_COLUMNS), np.int64), np.empty(0, np.uint64), names)
-        return FoundBlocks(np.concatenate(rows), np.concatenate(words), names if is_named else None)
+            if not len(joined.rows):
+                joined = part
+                continue
+            part.rows[:, FIRST] += len(joined.words)
+            joined = FoundBlocks(
+                np.concatenate((joined.rows, part.rows)),
+                np.concatenate((joined.words, part.words)),
+                _together(joined.names, part.names),
+            )
+        return joined
+
+
+def _together(names: frozenset[bytes] | None, more: frozenset[bytes] | None) -> frozenset[bytes] | None:
+    """The names of both; None if they are too many."""
+    together = None if names is None or more is None else names | more
+    return None if together is None or len(together) > MOST_NAMES else together
 
 
 class KeyStretches(NamedTuple):
@@ -93,7 +98,7 @@ class BlockTable:
     MOST_KEY_BYTES bytes; None if they are more than MOST_NAMES.
     """
 
-    __slots__ = ("columns", "file_end", "is_damaged", "names", "secret", "words")
+    __slots__ = ("columns", "file_end", "names", "secret", "words")
 
     def __init__(self, columns: Int64s, words: UInt64s, names: frozenset[bytes] | None, secret: Secret) -> None:
         self.columns = columns
@@ -101,7 +106,6 @@ class BlockTable:
         self.names = names
         self.secret = secret
         self.file_end = int(columns[FILE_END, -1]) if columns.shape[1] else 0
-        self.is_damaged = bool((columns[CRC] == NO_CRC).any())
 
     @staticmethod
     def none() -> BlockTable:
@@ -111,6 +115,10 @@ class BlockTable:
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool((self.columns[CRC] == NO_CRC).any())
 
     @property
     def keys(self) -> int:
@@ -175,8 +183,10 @@ class BlockTable:
     def merged(self, found: FoundBlocks) -> tuple[BlockTable, Int64s]:
         """With what a pass has found, which began within these blocks or at their end; and for each row that it found
         the block that it is of. SegmentGone when the file has other batches than before."""
-        rows, columns = found.rows, self.columns
-        known = int(rows[:, POSITION].searchsorted(self.file_end)) if len(self) else 0
+        rows, columns, names = found.rows, self.columns, _together(self.names, found.names)
+        if not len(self):
+            return BlockTable(rows[:, :COLUMNS].T.copy(), found.words, names, self.secret), np.arange(len(rows))
+        known = int(rows[:, POSITION].searchsorted(self.file_end))
         places = columns[POSITION].searchsorted(rows[:known, POSITION], side="right") - 1
         self._check(rows[:known], places)
         first, joined = known, False
@@ -187,12 +197,10 @@ class BlockTable:
         merged[:, : len(self)] = columns
         merged[:, len(self) :] = rows[first:, :COLUMNS].T
         merged[FIRST, len(self) :] += len(self.words)
-        new = (rows[:known, WORDS] >= 0) & (merged[WORDS, places] < 0)
-        new &= rows[:known, POSITION] == merged[POSITION, places]
-        new &= rows[:known, FILE_END] == merged[FILE_END, places]
-        if new.any():
-            merged[KEYS : WORDS + 1, places[new]] = rows[:known][new, KEYS : WORDS + 1].T
-            merged[FIRST, places[new]] += len(self.words)
+        filters = (rows[:known, WORDS] >= 0) & (merged[WORDS, places] < 0)
+        filters &= (rows[:known, POSITION : FILE_END + 1] == merged[POSITION : FILE_END + 1, places].T).all(axis=1)
+        merged[KEYS : WORDS + 1, places[filters]] = rows[:known][filters, KEYS : WORDS + 1].T
+        merged[FIRST, places[filters]] += len(self.words)
         if joined:
             last, added = len(self) - 1, rows[known]
             merged[FILE_END, last] = added[FILE_END]
@@ -201,8 +209,6 @@ class BlockTable:
             merged[RECORDS, last] += added[RECORDS]
             merged[KEYS, last], merged[FIRST, last], merged[WORDS, last] = 0, 0, NO_FILTER
         of = np.concatenate((places, np.arange(len(self) - joined, size)))
-        names = None if self.names is None or found.names is None else self.names | found.names
-        names = None if names is None or len(names) > MOST_NAMES else names
         words = np.concatenate((self.words, found.words)) if len(found.words) else self.words
         return BlockTable(merged, words, names, self.secret), of
 
@@ -218,8 +224,6 @@ class BlockTable:
 
     def _goes_on(self, row: Int64s) -> bool:
         """Whether the last block is small enough to take another one, which is behind it."""
-        if not len(self):
-            return False
         last = self.columns[:, -1]
         return bool(
             last[FILE_END] == row[POSITION]

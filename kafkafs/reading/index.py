@@ -255,9 +255,9 @@ class BlockIndex:
     @staticmethod
     def _missing(table: BlockTable, end: int, *, keys: bool, is_whole: bool) -> list[tuple[int, int]]:
         """The stretches to scan: each with a block at least, or the rest of a segment that is sealed."""
-        behind = [(table.file_end, end)] if table.file_end < end else []
-        stretches = table.unfiltered(0, end) if keys else behind
-        return [(first, last) for first, last in stretches if is_whole or last - first >= blocks.BLOCK_BYTES]
+        stretches = table.unfiltered(0, end) if keys else [(table.file_end, end)]
+        least = 1 if is_whole else blocks.BLOCK_BYTES
+        return [(first, last) for first, last in stretches if last - first >= least]
 
     # What is held and kept
 

@@ -64,9 +64,8 @@ class PieceSizes(NamedTuple):
         ends = table.columns[FILE_END]
         blocks = int(ends.searchsorted(min(position, self.file_end), side="right"))
         kept = int(self.rows.searchsorted(blocks))
-        return PieceSizes(
-            self.rows[:kept], self.sizes[:kept], self.skips[:kept], int(ends[blocks - 1]) if blocks else 0
-        )
+        file_end = int(ends[blocks - 1]) if blocks else 0
+        return PieceSizes(self.rows[:kept], self.sizes[:kept], self.skips[:kept], file_end)
 
     def can_be(self, table: BlockTable) -> bool:
         """Whether these may be the sizes of the undamaged blocks of a table. Who reads pieces takes that much memory,
@@ -115,8 +114,7 @@ class Pieces:
     @staticmethod
     def none(start: int) -> Pieces:
         """Nothing measured yet."""
-        nothing = np.empty(0, np.int64)
-        return Pieces(BlockTable.none(), PieceSizes(nothing, nothing, nothing, start), start)
+        return Pieces(_NO_BLOCKS, PieceSizes(_NOTHING, _NOTHING, _NOTHING, start), start)
 
     @property
     def sizes(self) -> PieceSizes:
@@ -136,14 +134,14 @@ class Pieces:
             kept = int(self.rows.searchsorted(self.rows[-1]))
             of = np.concatenate((self.rows[kept:], of))
             sizes = np.concatenate((self.columns[SIZE, kept:], sizes))
-        starts = np.flatnonzero(np.diff(of, prepend=-1))
-        totals = np.add.reduceat(sizes, starts) if len(starts) else sizes
-        shown = totals > 0
-        rows, totals = of[starts][shown], totals[shown]
+        if len(of) > 1:
+            starts = np.flatnonzero(np.diff(of, prepend=-1))
+            of, sizes = of[starts], np.add.reduceat(sizes, starts)
+        rows, totals = of[sizes > 0], sizes[sizes > 0]
         skips = np.full(len(rows), NOT_SPLIT, np.int64)
         was_split = kept < len(self) and bool((self.columns[SKIP, kept:] != NOT_SPLIT).any())
         large = totals > MOST_LINE_BYTES
-        if was_split:
+        if was_split and len(large):
             large[0] = True
         for slot in np.flatnonzero(large)[::-1].tolist():
             columns = table.columns[:, rows[slot]]
@@ -152,14 +150,11 @@ class Pieces:
             rows = np.concatenate((rows[:slot], np.full(len(cuts), rows[slot]), rows[slot + 1 :]))
             totals = np.concatenate((totals[:slot], cuts - before, totals[slot + 1 :]))
             skips = np.concatenate((skips[:slot], before, skips[slot + 1 :]))
-        own = self.sizes
-        joined = PieceSizes(
-            np.concatenate((own.rows[:kept], rows)),
-            np.concatenate((own.sizes[:kept], totals)),
-            np.concatenate((own.skips[:kept], skips)),
-            file_end,
-        )
-        return Pieces(table, joined, self.start)
+        if kept:
+            rows = np.concatenate((self.rows[:kept], rows))
+            totals = np.concatenate((self.columns[SIZE, :kept], totals))
+            skips = np.concatenate((self.columns[SKIP, :kept], skips))
+        return Pieces(table, PieceSizes(rows, totals, skips, file_end), self.start)
 
     def __len__(self) -> int:
         return int(self.columns.shape[1])
@@ -215,6 +210,10 @@ class Pieces:
     @property
     def memory_bytes(self) -> int:
         return self.columns.nbytes + self.rows.nbytes
+
+
+_NOTHING: Final = np.empty(0, np.int64)
+_NO_BLOCKS: Final = BlockTable.none()
 
 
 def line_ends(sizes: npt.NDArray[np.int64]) -> Int64s:

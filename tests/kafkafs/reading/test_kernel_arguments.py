@@ -24,11 +24,11 @@ def arguments():
     """Of each function: arguments that fit exactly, and the places of those that must not be shorter."""
     keys = [b"onetwothree", STARTS, LENGTHS]
     batch, state, blocks = longs(3), longs(block_kernel.STATE_CELLS), longs(2, block_kernel.BLOCK_FIELDS)
-    state[block_kernel.HAS_KEYS] = 1
+    state[[block_kernel.HAS_KEYS, block_kernel.IS_OPEN, block_kernel.PENDING]] = 1, 1, 3
     marks, limits = np.ones(3, np.uint8), np.array([50, 20, 99])
     by_record = [batch, longs(3), LENGTHS, LENGTHS, longs(3), marks]
     collected = [
-        TABLE, 0, 1, *by_record, marks[:1], HASHES, longs(0), limits, state, words(3), words(1), blocks, words(1)
+        TABLE, 0, 1, *by_record, marks[:1], HASHES, longs(1), limits, state, words(6), words(1), blocks, words(1)
     ]  # fmt: skip
     return {
         "rows_with_key": ([*keys, b"three", longs(3)], [0, 2, 4]),
