@@ -17,7 +17,7 @@ from storage.log.log_dir import LogDir
 from storage.tier.blocks import RemoteBlockCache
 from storage.tier.object_places import DirectoryPlace
 from storage.tier.tier import Tier
-from tests.kafkafs.reading.kept_files import damaged, with_arrays
+from tests.kafkafs.reading.kept_files import damaged, hostile, with_arrays, with_checksum
 from tests.kafkafs.reading.test_damage import batches
 from tests.support.fixtures import requires_fixtures
 from tests.support.live_log import LiveLog
@@ -198,6 +198,26 @@ def test_numbers_that_cannot_be_are_not_believed(live, cache, cells):
     for path in files(cache):
         path.write_bytes(with_arrays(path, change))
     assert measured_again(live, cache)
+
+
+def test_archives_that_somebody_has_made_are_not_believed(live, cache):
+    """None is unpickled or inflated, and none takes memory that it does not have."""
+    content(tree(live, cache), PATH)
+    good = {path: path.read_bytes() for path in files(cache)}
+    kinds = hostile(files(cache)[0])
+    for kind in kinds:
+        for path in good:
+            path.write_bytes(with_checksum(hostile(path)[kind]))
+        assert scanned(opened_again(live, cache)) == sum(sizes(live)), kind
+        for path, data in good.items():
+            path.write_bytes(data)
+
+
+def opened_again(live, cache):
+    """A mount that has opened everything."""
+    again = tree(live, cache)
+    assert content(again, PATH) == live.text()
+    return again
 
 
 @pytest.mark.parametrize("name", ["messages.txt", "messages.jsonl"])
