@@ -67,7 +67,7 @@ def measure(context):
                 taken = _processor_seconds(tree) - before
                 status = json.loads((tree.path / "@status.json").read_bytes())["key_index"]
                 assert status["scanned_bytes"] == 0  # it is the index on disk that was used
-                kept = sum(file.stat().st_size for file in Path(cache).rglob("*.keys"))
+                kept = sum(file.stat().st_size for file in Path(cache).rglob("*.npz"))
                 report.rows[row.name].note = (
                     f"the index is on disk, {kept / messages:.2f} bytes a message; "
                     f"{1000 * taken:.0f} ms of processor time"
