@@ -12,6 +12,7 @@ and may try again with another snapshot. The extents that views share only ever 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from kafkafs.reading.layout import (
     offset_before,
     spans_from,
 )
-from kafkafs.reading.selection import Question, Selection
+from kafkafs.reading.selection import Question, Selection, start_of_time
 from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone, StorageError
 from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.segment import Segment
@@ -78,6 +79,10 @@ class SizeWasEstimated(StorageError):
 #
 # Once everything is measured, an anchored handle goes on if the estimate was right by chance. Otherwise it can go on
 # at its back, but its gap cannot be filled: reads there fail.
+#
+# A range of times that lies in the past has no back: its last messages may be anywhere behind those of its time,
+# because any message may be late. Who reads at its end has everything measured first; that is not the end of what was
+# read from the front, because the gap is estimated to be large.
 
 
 class Ends(NamedTuple):
@@ -95,8 +100,8 @@ class Growth:
     """The steps of one view. Holds no state."""
 
     def __init__(self, question: Question, plan: Callable[[Selection], Plan], exact_below: int | None = None) -> None:
-        """`exact_below`: a view of offsets with more bytes of files that nobody has measured begins with a gap; None:
-        never."""
+        """`exact_below`: a view of offsets or times with more bytes of files that nobody has measured begins with a
+        gap; None: never."""
         self._question = question
         self._make_plan = plan
         self._exact_below = exact_below
@@ -122,13 +127,15 @@ class Growth:
         back = shown.ends.back
         return _joined(shown.ends._replace(back=None if back is None else self._grown(back, snapshot)), snapshot)
 
-    def reach(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, *, goes_on: bool) -> Shown:
-        """`shown`, followed, with what a reader needs to read from `start` to `end`. `goes_on`: it has read all that
-        is before, from the front. As `follow`; SegmentGone also when what is in the gap has been deleted, and
-        SizeWasEstimated."""
+    def reach(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, seen: int) -> Shown:
+        """`shown`, followed, with what a reader needs to read from `start` to `end`. `seen`: up to where it has read
+        what is before the gap. Who goes on there gets what a step finds: all that it asks for only where messages are
+        close together. As `follow`; SegmentGone also when what is in the gap has been deleted, and SizeWasEstimated."""
         shown = self.follow(shown, snapshot)
         while not shown.layout.covers(start, min(end, shown.layout.size)):
-            shown = self._nearer(shown, snapshot, start, end, goes_on=goes_on)
+            shown = self._nearer(shown, snapshot, start, end, seen)
+            if start <= seen and shown.layout.covers(start, start + 1):
+                break
         return shown
 
     def is_measured(self, shown: Shown, snapshot: LogSnapshot) -> bool:
@@ -160,10 +167,10 @@ class Growth:
         plan, selection, snapshot = shown.plan, shown.selection, snapshot or shown.snapshot
         if self._exact_below is None or not isinstance(plan, MeasuringPlan):
             return False
-        if selection.end_offset is not None or selection.limit is not None:
+        if self._question.is_fixed or (selection.limit is not None and selection.end_offset is None):
             return False
         unmeasured = 0
-        for span in self._spans(snapshot, shown.layout.cursor):
+        for span in self._spans(snapshot, shown.layout.cursor, selection.end_offset):
             unmeasured += plan.unmeasured(snapshot, span)
             if unmeasured > self._exact_below:
                 return True
@@ -172,37 +179,62 @@ class Growth:
     def _spans(self, snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None = None) -> list[Span]:
         return spans_from(snapshot, cursor, end_offset, visible_end(snapshot, self._question.isolation))[0]
 
+    def _end(self, shown: Shown, snapshot: LogSnapshot) -> int:
+        """The offset where the view ends now."""
+        visible, end_offset = visible_end(snapshot, self._question.isolation), shown.selection.end_offset
+        return visible if end_offset is None else min(visible, end_offset)
+
     def _begun_at_ends(self, shown: Shown) -> Shown:
         snapshot = shown.snapshot
         front = self._grown(shown, snapshot, most=self._step)
-        first = offset_before(snapshot, visible_end(snapshot, self._question.isolation), self._step)
-        between = self._bytes(snapshot, front.layout.cursor, first)
-        if between <= self._step:
+        cursor, end = shown.layout.cursor, self._end(shown, snapshot)
+        first = offset_before(snapshot, end, self._step)
+        if self._bytes(snapshot, front.layout.cursor, first) <= self._step:
             return self._grown(front, snapshot)
-        back = self._grown(_from(shown, first), snapshot)
-        measured = self._bytes(snapshot, shown.layout.cursor) - between
-        rendered = front.layout.size + back.layout.size
-        gap = max(1, between * rendered // max(1, measured) if rendered else between)
+        measured = self._bytes(snapshot, cursor, _covered(front))
+        rendered, back, least = front.layout.size, None, _FIRST_STEP
+        likely_end = self._likely_end(shown, end)
+        if likely_end > first:
+            likely_end, least = first, 1
+            back = self._grown(_from(shown, first, shown.selection.end_offset), snapshot)
+            measured += self._bytes(snapshot, Cursor(first), end)
+            rendered += back.layout.size
+        between = self._bytes(snapshot, front.layout.cursor, max(likely_end, _covered(front)))
+        gap = max(least, between * rendered // max(1, measured) if rendered else between)
         return _joined(Ends(front, back, front.layout.size + gap, self._step), snapshot)
+
+    @staticmethod
+    def _likely_end(shown: Shown, end: int) -> int:
+        """Up to which offset the messages of a view probably are: in a range of times that lies in the past, those that
+        are not late."""
+        times = shown.selection.time_range
+        if times is None or times.end_ms is None:
+            return end
+        with suppress(StorageError):  # damage: whoever reads it is told
+            return min(end, start_of_time(shown.snapshot, times.end_ms))
+        return end
 
     def _bytes(self, snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None = None) -> int:
         """Of files, from a cursor on."""
         return sum(span.end - span.start for span in self._spans(snapshot, cursor, end_offset))
 
-    def _nearer(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, *, goes_on: bool) -> Shown:
+    def _nearer(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, seen: int) -> Shown:
         """With less of a gap, or none."""
         assert shown.ends is not None
         assert self._exact_below is not None
         front, back, position, step, anchored = shown.ends
-        at_front = start <= front.layout.size and (goes_on or anchored or back is None)
+        if anchored and _covered(front) >= self._end(front, snapshot):
+            raise _estimated(snapshot)
+        at_front = start <= front.layout.size and (start <= seen or anchored or back is None)
         if not at_front and back is not None and end >= position - self._exact_below:
-            return self._further_back(shown.ends, snapshot, start)
+            return self._further_back(shown, snapshot, start, seen)
         near = at_front or start <= front.layout.size + self._exact_below
-        front = self._further(front, snapshot, step if near else None)
-        if _covered(front) >= visible_end(snapshot, self._question.isolation):
-            return self._whole(shown, front)
+        front = self._further(front, snapshot, step if near and (back is not None or start <= seen) else None)
+        if _covered(front) >= self._end(front, snapshot):
+            is_whole = not anchored and (start <= seen or back is not None)
+            return front if is_whole else _placed(shown, front, start, seen)
         if anchored and (front.layout.size >= position or (back is not None and _covered(front) > _start(back))):
-            return self._whole(shown, self._further(front, snapshot, None))
+            return _placed(shown, self._further(front, snapshot, None), start, seen)
         if front.layout.size >= position:
             back, position = None, shown.layout.size
         return _joined(Ends(front, back, position, min(2 * step, _MOST_STEP), anchored), snapshot)
@@ -215,33 +247,27 @@ class Growth:
             )  # fmt: skip
         return self._grown(front, snapshot, most)
 
-    def _further_back(self, ends: Ends, snapshot: LogSnapshot, start: int) -> Shown:
+    def _further_back(self, shown: Shown, snapshot: LogSnapshot, start: int, seen: int) -> Shown:
         """With messages in front of the back, down to the position `start` if there are as many as estimated."""
+        ends = shown.ends
+        assert ends is not None
         front, back, position, step, anchored = ends
         assert back is not None
         if start >= position:
             return _joined(ends._replace(anchored=True), snapshot)
         before = _start(back)
-        first = max(offset_before(snapshot, before, max(step, position - start)), _covered(front))
-        if first >= before:
-            raise _estimated(snapshot)
-        part = self._grown(_from(front, first, before), snapshot)
-        shift = part.layout.size
-        if first == _covered(front) or position - shift <= front.layout.size:
-            raise _estimated(snapshot)
-        runs = (*part.layout.runs, *_moved(back.layout.runs, shift))
-        greatest = max(part.layout.greatest, back.layout.greatest)
-        layout = Layout.of(back.layout.cursor, runs, greatest, False, back.layout.unlisted | part.layout.unlisted)
-        back = replace(back, selection=replace(back.selection, start_offset=first), layout=layout)
-        return _joined(Ends(front, back, position - shift, min(2 * step, _MOST_STEP), anchored), snapshot)
-
-    @staticmethod
-    def _whole(shown: Shown, whole: Shown) -> Shown:
-        """Everything is measured: the exact view, unless a reader has seen other positions."""
-        assert shown.ends is not None
-        if shown.ends.anchored and whole.layout.size != shown.layout.size:
-            raise _estimated(whole.snapshot)
-        return whole
+        first = offset_before(snapshot, before, max(step, position - start))
+        if first > _covered(front):
+            part = self._grown(_from(front, first, before), snapshot)
+            shift = part.layout.size
+            if position - shift > front.layout.size:
+                runs = (*part.layout.runs, *_moved(back.layout.runs, shift))
+                greatest = max(part.layout.greatest, back.layout.greatest)
+                unlisted = back.layout.unlisted | part.layout.unlisted
+                layout = Layout.of(back.layout.cursor, runs, greatest, back.layout.complete, unlisted)
+                back = replace(back, selection=replace(back.selection, start_offset=first), layout=layout)
+                return _joined(Ends(front, back, position - shift, min(2 * step, _MOST_STEP), anchored), snapshot)
+        return _placed(shown, self._further(front, snapshot, None), start, seen)
 
     def _grown(self, shown: Shown, snapshot: LogSnapshot, most: int | None = None) -> Shown:
         """With all that the log has now; `most`: with so many bytes of its files, or a little more."""
@@ -255,9 +281,9 @@ class Growth:
             end_offset = selection.end_offset
             spans, cursor = spans_from(snapshot, cursor, end_offset, visible)
             looked_at = snapshot.segments
-            complete = self._question.is_fixed or (end_offset is not None and cursor.next_offset >= end_offset)
             if most is not None:
                 spans, cursor = self._first(shown, snapshot, spans, cursor, most)
+            complete = self._question.is_fixed or (end_offset is not None and cursor.next_offset >= end_offset)
             for span in spans:
                 grows = span is spans[-1] and not complete
                 greatest = max(greatest, shown.plan.add(snapshot, runs, span, grows=grows))
@@ -325,7 +351,36 @@ def _joined(ends: Ends, snapshot: LogSnapshot) -> Shown:
     return replace(front, snapshot=snapshot, layout=layout, ends=ends)
 
 
-def _from(shown: Shown, first: int, end: int | None = None) -> Shown:
+def _placed(shown: Shown, whole: Shown, start: int, seen: int) -> Shown:
+    """Everything is measured: the exact view, if its size was estimated right or only its first bytes were seen.
+    Otherwise a view whose last bytes end where it was shown to end, and whose first ones stay as far as they were seen;
+    a read at `start` fails if it is between the two."""
+    assert shown.ends is not None
+    size, estimated = whole.layout.size, shown.layout.size
+    split = max(seen, seen + 1 + size - estimated)
+    position = estimated - size + split
+    if size == estimated or (not shown.ends.anchored and start < min(position, size)):
+        return whole
+    if start < position:
+        raise _estimated(whole.snapshot)
+    back = _part(whole, split, size)
+    return _joined(Ends(_part(whole, 0, seen), back, position, _MOST_STEP, anchored=True), whole.snapshot)
+
+
+def _part(whole: Shown, start: int, end: int) -> Shown:
+    """The bytes from `start` to `end` of an exact view, at the position 0."""
+    runs = []
+    for run in whole.layout.runs:
+        first, behind = max(run.start, start), min(run.end, end)
+        if first < behind or (first == behind == whole.layout.size):
+            source_start = run.source_start + first - run.start
+            file_end = run.file_end if behind == run.end else -1
+            runs.append(Run(first - start, behind - start, run.segment, run.extent, source_start, file_end))
+    layout = whole.layout
+    return replace(whole, layout=Layout.of(layout.cursor, runs, layout.greatest, layout.complete, layout.unlisted))
+
+
+def _from(shown: Shown, first: int, end: int | None) -> Shown:
     """Nothing yet of a view's messages from the offset `first` up to `end`."""
     layout = Layout.of(Cursor(first), (), NO_TIMESTAMP, complete=False)
     return replace(shown, selection=replace(shown.selection, start_offset=first, end_offset=end), layout=layout)

@@ -183,7 +183,7 @@ class OpenView:
         self._content = content
         # of one reader
         self._seen = layout
-        self._next = 0  # up to where it has read from the front
+        self._front = 0  # up to where it has read what is before a gap
         self._is_open = True
 
     @property
@@ -207,14 +207,17 @@ class OpenView:
         layout = positions.layout
         if not layout.covers(offset, offset + size):
             with _ended_by_removal():
-                layout = self._state.reach(positions, offset, offset + size, goes_on=offset <= self._next)
-        if offset <= self._next:
-            self._next = max(self._next, offset + size)
+                layout = self._state.reach(positions, offset, offset + size, self._front)
         if self._own is not None and layout is not self._seen:
             if layout.runs != self._own.runs:
                 raise SegmentGone("what this file showed has changed", advice="Open it again")
             self._seen = layout
         return layout
+
+    def has_read(self, layout: Layout, position: int) -> None:
+        """The reader has got bytes of this layout up to `position`."""
+        if layout.gap is None or position <= layout.gap.start:
+            self._front = max(self._front, position)
 
     def look(self) -> None:
         """Looks at the log as it is now. LogTruncated."""
@@ -246,7 +249,7 @@ class ViewHandle(CopyingHandle):
 
     def read_into(self, address: int, offset: int, size: int) -> int:
         layout = self._view.layout_to_read(offset, size)
-        end = min(offset + size, layout.size)
+        end = min(offset + size, layout.end_from(offset))
         position = offset
         while position < end:
             target = address + position - offset
@@ -259,6 +262,7 @@ class ViewHandle(CopyingHandle):
                     return position - offset
                 raise
             position += count
+            self._view.has_read(layout, position)
             if count < expected and self.direct_io:
                 return position - offset
         self._after_read(layout, offset, position)

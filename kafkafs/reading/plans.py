@@ -28,6 +28,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP, TimeRange
 
 _SKIP, _WHOLE, _PART = range(3)
+_SHORT_BYTES = 8 << 20  # a part of a segment for which what is before it is not measured
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -157,7 +158,6 @@ class OffsetPlan(RenderedPlan):
         """The first of the pieces that lie wholly in the span, and the first one after them."""
         position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
         cut_below = span.wanted is not None and span.wanted.first > 0
-        cut_above = span.wanted is not None and span.wanted.end is not None
         first = pieces.row_of(span.start)
         if first < len(pieces) and (int(position[first]) < span.start or cut_below):
             # All pieces of the batch there: the parts of a batch share its position.
@@ -165,7 +165,7 @@ class OffsetPlan(RenderedPlan):
         if span.natural:
             _check_not_raced(pieces, span)
             return first, len(pieces)
-        return first, int(file_end.searchsorted(span.end, side="left" if cut_above else "right"))
+        return first, _pieces_before(pieces, span)
 
 
 class TimePlan(RenderedPlan):
@@ -175,29 +175,62 @@ class TimePlan(RenderedPlan):
         super().__init__(index, rendition)
         self._times = times
 
+    def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
+        """As OffsetPlan."""
+        if span.segment.sealed and lies_before(snapshot, span, self._times):
+            return 0
+        measured = self._index.measured_end(snapshot, span.segment, self._rendition, span.start, self._wanted(span))
+        return max(0, span.end - measured)
+
+    def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
+        """As OffsetPlan."""
+        if self._continues(runs, span):
+            extent = runs[-1].extent
+            assert extent is not None
+            self._index.extend(extent, snapshot, end)
+        elif span.segment.sealed and lies_before(snapshot, span, self._times):
+            return span.end
+        else:
+            extent = self._measured(snapshot, span, end)
+        _check_not_raced(extent.pieces, span)
+        return max(span.start, extent.pieces.file_end)
+
+    def _measured(self, snapshot: LogSnapshot, span: Span, end: int) -> Extent:
+        """The span's segment, measured up to the file position `end`; what is wanted of it alone where more would have
+        to be measured before the span than in it."""
+        if span.natural:
+            extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
+            if extent is not None:
+                return extent
+            if span.start > end - span.start:
+                extent = self._filtered(snapshot, span, span.start, end, grows=True)
+                if not extent.pieces.is_damaged:
+                    return extent
+        elif end - span.start < _SHORT_BYTES:
+            return self._filtered(snapshot, span, span.start, end, grows=False)
+        return self._index.whole(snapshot, span.segment, self._rendition, end)
+
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if self._continues(runs, span):
             self._pass_over(snapshot, runs[-1], span)
             return self._lengthen(snapshot, runs, span)
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return NO_TIMESTAMP
-        if not span.natural:  # up to a cut
-            return self._add_filtered(snapshot, runs, span, span.start, span.end, grows=False)
-        extent = self._index.held(snapshot, span.segment, self._rendition, span.end, span.start)
-        if extent is None and span.start > snapshot.end_position(span.segment) // 2:
-            stretch = self._filtered(snapshot, span, span.start, span.end, grows=grows)
-            if not stretch.pieces.is_damaged:
-                return self._add_extent(runs, span, stretch, grows=grows)
-        if extent is None:
-            extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
+        extent = self._measured(snapshot, span, span.end)
+        if not extent.is_whole:
+            return self._add_extent(runs, span, extent, grows=grows)
         pieces = extent.pieces
-        _check_not_raced(pieces, span)
         columns = pieces.columns
         position, file_end = columns[POSITION], columns[FILE_END]
-        # Where the view grows, everything from the last piece on is measured through the filter, now and later.
         last = len(pieces)
-        if grows and last and columns[CRC, -1] != NO_CRC:
-            last = int(position.searchsorted(int(position[-1])))
+        if not span.natural:
+            last = _pieces_before(pieces, span)
+        else:
+            _check_not_raced(pieces, span)
+            grows = grows and span.end == snapshot.end_position(span.segment)
+            # Where the view grows, everything from the last piece on is measured through the filter, now and later.
+            if grows and last and columns[CRC, -1] != NO_CRC:
+                last = int(position.searchsorted(int(position[-1])))
         greatest = NO_TIMESTAMP
         for start, stop, kind in _groups(self._kinds(snapshot, pieces, span)[:last]):
             if kind == _WHOLE:
@@ -205,9 +238,9 @@ class TimePlan(RenderedPlan):
             elif kind == _PART:
                 first, end = max(span.start, int(position[start])), int(file_end[stop - 1])
                 greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, end, grows=False))
-        if grows:
-            first = max(span.start, int(position[last]) if last < len(pieces) else pieces.file_end)
-            greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, span.end, grows=True))
+        first = max(span.start, int(position[last]) if last < len(pieces) else pieces.file_end)
+        if grows or (not span.natural and first < span.end):
+            greatest = max(greatest, self._add_filtered(snapshot, runs, span, first, span.end, grows=grows))
         return greatest
 
     def _pass_over(self, snapshot: LogSnapshot, run: Run, span: Span) -> None:
@@ -236,8 +269,11 @@ class TimePlan(RenderedPlan):
         return self._add_extent(runs, span, self._filtered(snapshot, span, start, end, grows=grows), grows=grows)
 
     def _filtered(self, snapshot: LogSnapshot, span: Span, start: int, end: int, *, grows: bool) -> Extent:
-        wanted = (span.wanted or RecordFilter())._replace(times=self._times)
+        wanted = self._wanted(span)
         return self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
+
+    def _wanted(self, span: Span) -> RecordFilter:
+        return (span.wanted or RecordFilter())._replace(times=self._times)
 
     def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
         """For each piece: whether it is wholly in the range, partly, or not at all."""
@@ -259,6 +295,12 @@ class TimePlan(RenderedPlan):
             same = columns[POSITION] == columns[POSITION, first]
             kinds[same & (kinds == _WHOLE)] = _PART
         return kinds
+
+
+def _pieces_before(pieces: Pieces, span: Span) -> int:
+    """How many pieces end with a span that is cut, or before."""
+    cut_above = span.wanted is not None and span.wanted.end is not None
+    return int(pieces.columns[FILE_END].searchsorted(span.end, side="left" if cut_above else "right"))
 
 
 def lies_before(snapshot: LogSnapshot, span: Span, times: TimeRange) -> bool:

@@ -216,11 +216,11 @@ class ViewState:
         with self._lock:
             return self._look_locked(lambda snapshot: self._follow_locked(positions, snapshot)).layout
 
-    def reach(self, positions: Positions, start: int, end: int, *, goes_on: bool) -> Layout:
+    def reach(self, positions: Positions, start: int, end: int, seen: int) -> Layout:
         """The same, with what a reader needs to read from `start` to `end`. See Growth.reach."""
 
         def look(snapshot: LogSnapshot) -> Positions:
-            positions.shown = self._growth.reach(positions.shown, snapshot, start, end, goes_on=goes_on)
+            positions.shown = self._growth.reach(positions.shown, snapshot, start, end, seen)
             positions.looked = self.clocks.monotonic()
             return positions
 

@@ -9,7 +9,7 @@ import pytest
 from kafkafs.reading.growth import SizeWasEstimated
 from storage.errors import LogTruncated, SegmentGone
 from storage.format.compression import Codec
-from tests.support.live_log import LiveLog
+from tests.support.live_log import START_MS, LiveLog
 from tests.support.reference_views import content, read_all, tree_of
 
 PATH = "/t/0/messages.txt"
@@ -261,10 +261,10 @@ class Known:
         self._shown |= dict.fromkeys(range(position, position + len(data)), shifts[0])
 
 
-def wander(tree, live, seed, reads=40):
+def wander(tree, live, seed, reads=40, path=PATH, wanted=lambda _offset, _timestamp: True):
     rng = random.Random(seed)
-    handle = opened(tree)
-    shift = len(live.text()) - handle.size
+    handle = opened(tree, path)
+    shift = len(live.text(wanted)) - handle.size
     known, position = Known(shift), 0
     failures = 0
     for _ in range(reads):
@@ -279,7 +279,7 @@ def wander(tree, live, seed, reads=40):
         except SizeWasEstimated:
             failures += 1
             continue
-        text = live.text()
+        text = live.text(wanted)
         if len(data) < 16:
             assert position + size > min(len(text), shown)
             continue
@@ -309,7 +309,8 @@ def test_readers_of_several_threads(filled):
             return read_all(handle, 3000) == text
         if number % 3 == 1:
             return handle.read(handle.size - 3000, 3000) == text[-3000:]
-        return handle.read(0, 3000) == text[:3000]
+        start = handle.read(0, 3000)
+        return len(start) > 0 and text.startswith(start)
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(look, range(24)))
@@ -319,3 +320,96 @@ def test_readers_of_several_threads(filled):
 def test_info_says_that_sizes_are_estimates(filled, exact_below, expected):
     facts = json.loads(content(estimating(filled, exact_below=exact_below), "/t/0/@info.json"))
     assert facts.get("sizes") == expected
+
+
+def of_times(first_s, end_s=None):
+    first_ms = START_MS + first_s * 1000
+    end_ms = None if end_s is None else START_MS + end_s * 1000
+    name = f"time/{first_ms}--{'' if end_ms is None else end_ms}"
+    return name, lambda _, stamp: stamp >= first_ms and (end_ms is None or stamp < end_ms)
+
+
+def of_offsets(first, last):
+    return f"offsets/{first}-{last}", lambda offset, _: first <= offset <= last
+
+
+ENDING = dict([of_offsets(7, 1720), of_offsets(453, 1333), of_offsets(100, 5000), of_times(37), of_times(1000)])
+ENDING["offsets/304+1200"] = of_offsets(304, 1503)[1]
+PAST = dict([of_times(7, 1500), of_times(430, 435), of_times(900, 1200), of_times(1310, 1499)])
+RANGES = {f"/t/0/{name}.txt": wanted for name, wanted in (ENDING | PAST).items()}
+
+
+def is_past(path):
+    return path.removeprefix("/t/0/").removesuffix(".txt") in PAST
+
+
+@pytest.fixture(params=RANGES)
+def ranged(tmp_path, request):
+    """A log with late messages at its end, and a range of it: path, and which messages it has."""
+    live = LiveLog(tmp_path / "log", Codec.LZ4)
+    fill(live, SIZES["longer at the end"])
+    live.append(b"late", b"later", timestamps=[START_MS + 1_350_500, START_MS + 431_100])
+    write(live, 200)
+    return live, request.param, RANGES[request.param]
+
+
+def test_the_first_message_of_a_range_costs_a_little_of_the_log(ranged):
+    live, path, wanted = ranged
+    tree = estimating(live)
+    assert opened(tree, path).read(0, 40) == live.text(wanted)[:40]
+    assert scanned(tree) < file_bytes(live) // 3
+
+
+def test_the_last_messages_of_a_range(ranged):
+    live, path, wanted = ranged
+    tree = estimating(live)
+    handle = opened(tree, path)
+    size = handle.size
+    assert handle.read(size - 4, 100) == live.text(wanted)[-4:]
+    if is_past(path):
+        assert opened(tree, path).size == len(live.text(wanted))
+    else:
+        assert scanned(tree) < file_bytes(live) // 3
+
+
+def test_lines_of_a_past_range_are_read_backwards_until_it_begins(ranged):
+    """As tail(1) does for more lines than there are; where they are was estimated, so that it has to begin again."""
+    live, path, wanted = ranged
+    if is_past(path) and len(live.text(wanted)) < 8192:
+        tree = estimating(live)
+        handle = opened(tree, path)
+        with pytest.raises(SizeWasEstimated):
+            handle.read(handle.size - 8192, 8192)
+        assert content(tree, path) == live.text(wanted)
+
+
+def test_a_range_is_read_to_its_end(ranged):
+    live, path, wanted = ranged
+    tree = estimating(live)
+    handle = opened(tree, path)
+    assert read_all(handle, 3000) == live.text(wanted)
+    assert handle.size == len(live.text(wanted))
+    assert content(tree, path) == live.text(wanted)
+    assert content(estimating(live, exact_below=None), path) == live.text(wanted)
+
+
+def test_a_range_grows_while_it_is_read(ranged):
+    live, path, wanted = ranged
+    tree = estimating(live)
+    front, back = opened(tree, path), opened(tree, path)
+    data, last = front.read(0, 3000), back.read(back.size - 4, 4)
+    size = back.size
+    live.append(b"appended", timestamps=[START_MS + 1_350_600])
+    live.roll()
+    live.append(b"last of all", timestamps=[START_MS + 432_000])
+    assert data + read_all_from(front, len(data)) == live.text(wanted)
+    assert live.text(wanted).endswith(last + read_all_from(back, size))
+    front.close()
+    back.close()
+    assert content(tree, path) == live.text(wanted)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_readers_that_go_anywhere_in_a_range_are_shown_nothing_wrong(ranged, seed):
+    live, path, wanted = ranged
+    wander(estimating(live, exact_below=4096), live, seed, path=path, wanted=wanted)
