@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -60,8 +61,10 @@ def verify_manifest(
     log_dir = LogDir.open_read_only(path)
     chosen = {tp: listed for tp, listed in manifest.partitions.items() if only is None or tp in only}
     findings, report = Findings(), progress or NoProgress()
-    if exists(path / names.META_PROPERTIES):
-        manifest = replace(manifest, files={})
+    files: defaultdict[str, dict[str, ManifestFile]] = defaultdict(dict)  # by directory
+    if not exists(path / names.META_PROPERTIES):
+        for name, file in sorted(manifest.files.items()):
+            files[name.rpartition("/")[0]][name] = file
     in_use = not exists(path / names.CLEAN_SHUTDOWN)
     grown = in_use or log_dir.all_partitions() != sorted(manifest.partitions)
     digest = partial(_digest_stored, backup_at(log_dir.path)) if log_dir.is_stored else partial(_digest_here, path)
@@ -75,8 +78,9 @@ def verify_manifest(
                 grown |= has_more
                 _check_start(snapshot, listed, path / tp.dir_name, findings)
                 bases = {segment.base_offset for segment in snapshot.segments}
-                is_other = in_use or has_more or (bases != _bases(manifest, tp) and not log_dir.is_stored)
-                _check_files(path, manifest, tp.dir_name, digest, findings, grown=is_other)
+                here = files[tp.dir_name]
+                is_other = in_use or has_more or (bases != _bases(here) and not log_dir.is_stored)
+                _check_files(path, here, digest, findings, grown=is_other)
                 check = partial(_check, snapshot, directory=path / tp.dir_name)
                 checks = pool.map(check, listed.ranges)
                 for batch_range, wrong in zip(listed.ranges, checks, strict=True):
@@ -84,14 +88,13 @@ def verify_manifest(
                     if wrong is not None:
                         findings.add(wrong)
         if only is None:
-            _check_files(path, manifest, "", digest, findings, grown=grown)
+            _check_files(path, files[""], digest, findings, grown=grown)
     return findings.list()
 
 
-def _bases(manifest: Manifest, tp: TopicPartition) -> set[int]:
+def _bases(listed: Collection[str]) -> set[int]:
     """The base offsets of the segments whose indexes are listed."""
-    listed = [Path(name) for name in manifest.files]
-    parsed = [names.parse_segment_file(path.name) for path in listed if path.parent.name == tp.dir_name]
+    parsed = [names.parse_segment_file(Path(name).name) for name in listed]
     return {
         file_name.offset for file_name in parsed if file_name is not None and file_name.kind is FileKind.OFFSET_INDEX
     }
@@ -117,18 +120,16 @@ def _digest_stored(backup: Backup, name: str) -> ManifestFile | None:
 
 def _check_files(
     path: Path,
-    manifest: Manifest,
-    directory: str,
+    files: Mapping[str, ManifestFile],
     digest: Callable[[str], ManifestFile | None],
     findings: Findings,
     *,
     grown: bool,
 ) -> None:
-    """The files of one directory, "" for the log directory itself. `digest`: a file as it is now. `grown`: there is
+    """The listed files of one directory. `digest`: a file as it is now. `grown`: there is
     more in it than is listed."""
-    for name, listed in sorted(manifest.files.items()):
-        place, _, file = name.rpartition("/")
-        if place != directory or (grown and file not in _NEVER_CHANGE):
+    for name, listed in files.items():
+        if grown and name.rpartition("/")[2] not in _NEVER_CHANGE:
             continue
         try:
             current = digest(name)
