@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo
+from kafkafs.cli import echo, shown
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, MOMENT, TIER, ParsedText, check_destination, tier, whole_number
 from kafkafs.cli.targets import is_named, opened_url, without_slash
@@ -217,7 +217,7 @@ def _print(request: Request, revival: Revival, *, dry_run: bool) -> None:
     if revival.began_anew:
         echo(f"an earlier run to {request.target} had not finished: begun anew")
     rows = [
-        (str(planned.tp), planned.replica.log_start_offset, _end(revival, planned), planned.replica.path)
+        (str(planned.tp), planned.replica.log_start_offset, _end(revival, planned), shown(str(planned.replica.path)))
         for planned in revival.partitions
     ]
     print_table(("PARTITION", "FROM", "END", "SOURCE"), rows)
@@ -262,14 +262,14 @@ def _partition_json(revival: Revival, planned: PlannedPartition) -> dict[str, An
     built = revival.built.get(planned.tp)
     return {
         **asdict(planned.tp),
-        "source": str(planned.replica.path),
+        "source": shown(str(planned.replica.path)),
         "log_start_offset": planned.replica.log_start_offset,
         "log_end_offset": _end(revival, planned),
         "cut": planned.is_cut,
         "holds_later_messages": planned.is_cut and planned.cut.straddles,
         "beyond": [
             {
-                "source": str(other.path),
+                "source": shown(str(other.path)),
                 "first_offset": other.offsets.start,
                 "last_offset": other.offsets.end - 1,
                 "reason": other.reason,

@@ -83,7 +83,9 @@ def test_a_backup_is_read_verified_and_restored(source, url, tmp_path):
         "cat", source.path, "t/0", "--offsets=last-4"
     )
     assert b"nothing wrong" in output_of("verify", url, "--manifest")
-    output_of("revive", url, "--to", tmp_path / "restored")
+    printed = output_of("revive", url, "--to", tmp_path / "restored").decode()
+    assert f"{url}/t-0".removeprefix("file://") in printed
+    assert "cache" not in printed
     assert values_at(tmp_path / "restored") == expected(range(10))
     bases = [segment.base_offset for segment in source.log(TP).snapshot().segments]
     assert [
