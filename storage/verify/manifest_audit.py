@@ -78,9 +78,9 @@ def verify_manifest(
                 grown |= has_more
                 _check_start(snapshot, listed, path / tp.dir_name, findings)
                 bases = {segment.base_offset for segment in snapshot.segments}
-                here = files[tp.dir_name]
-                is_other = in_use or has_more or (bases != _bases(here) and not log_dir.is_stored)
-                _check_files(path, here, digest, findings, grown=is_other)
+                own_files = files[tp.dir_name]
+                is_other = in_use or has_more or (bases != _bases(own_files) and not log_dir.is_stored)
+                _check_files(path, own_files, digest, findings, grown=is_other)
                 check = partial(_check, snapshot, directory=path / tp.dir_name)
                 checks = pool.map(check, listed.ranges)
                 for batch_range, wrong in zip(listed.ranges, checks, strict=True):
