@@ -20,9 +20,9 @@ __all__ = ["offsets_behind_latest", "register"]
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `kafkafs` a format of `spark.read`, `readStream`, `write` and `writeStream` in this session.
+    """Make `kafkafs` a format of `spark.read`, `readStream`, `write` and `writeStream` in this session.
 
-    WrongWorkerPython if the Python that the workers on this machine use cannot run it.
+    WrongWorkerPython if the Python of the workers on this machine cannot run kafkafs.
     """
     from kafkafs.spark.data_source import data_source_for
     from kafkafs.spark.python_workers import check_python

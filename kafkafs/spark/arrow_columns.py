@@ -1,7 +1,7 @@
 """Arrow batches → RecordColumns, for the sink, without a Python object for each record.
 
-Arrow has keys, values and headers in separate buffers; they are concatenated once and not copied again. Values alone
-are not copied at all.
+Arrow has keys, values and headers in separate buffers. They are copied once, into one buffer; values alone are not
+copied.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class _Bytes:
 def record_columns(
     key: pa.Array | None, value: pa.Array, headers: pa.Array | None, timestamp: pa.Array | None = None
 ) -> RecordColumns:
-    """The records of one Arrow batch. `headers`: lists of structs of a key and a value; `timestamp`: microseconds, cut
-    to milliseconds, null for none.
+    """Return the records of one Arrow batch.
 
-    InvalidRecord for a header without a key.
+    `headers`: lists of structs of a key and a value; `timestamp`: microseconds, which are cut to milliseconds, null for
+    none. InvalidRecord for a header without a key.
     """
     values = _Bytes(value)
     parts, position = [values.data], len(values.data)
@@ -82,7 +82,7 @@ def _milliseconds(timestamp: pa.Array | None) -> Int64s:
 
 
 def _encoded_headers(key: pa.Array, value: pa.Array) -> tuple[NDArray[np.uint8], Int64s]:
-    """Headers as format v2 stores them, back to back (name and value, each after its length), and where each ends."""
+    """Headers back to back as format v2 stores them (name and value, each after its length), and where each ends."""
     if key.null_count:
         raise InvalidRecord("a header has no key")
     names, values = _Bytes(key), _Bytes(value)
@@ -116,6 +116,6 @@ def _put_varints(out: NDArray[np.uint8], at: Int64s, numbers: Int64s, sizes: Int
 def _put_bytes(out: NDArray[np.uint8], at: Int64s, column: _Bytes) -> None:
     lengths = np.maximum(column.lengths, 0)
     source = np.frombuffer(column.data, np.uint8)
-    # A null may have bytes in the buffer; they are not copied.
+    # The buffer may have bytes for a null; they are not copied.
     within = np.arange(int(lengths.sum())) - np.repeat(lengths.cumsum() - lengths, lengths)
     out[np.repeat(at, lengths) + within] = source[np.repeat(column.starts, lengths) + within]

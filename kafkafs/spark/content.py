@@ -1,7 +1,7 @@
 """A digest of the rows of a write: it distinguishes a replayed micro-batch from a different one with the same number.
 
-It is a sum over the rows, of topic, key, value and headers only: a replay divides the rows among tasks differently,
-chooses other partitions for null keys, and has other timestamps.
+The digest is a sum over the rows, and covers only topic, key, value and headers: a replay divides the rows among tasks
+differently, chooses other partitions for null keys, and has other timestamps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     UInt64s = NDArray[np.uint64]
 
 
-# Sums of these are stored on disk, so these numbers never change. They are arbitrary odd numbers.
+# Arbitrary odd numbers. Sums that use them are stored on disk, so they never change.
 _OF_VALUES: Final = np.uint64(0x9E3779B97F4A7C15)
 _OF_KEYS: Final = np.uint64(0xC2B2AE3D27D4EB4F)
 _OF_HEADERS: Final = np.uint64(0x165667B19E3779F9)

@@ -59,9 +59,9 @@ class KafkafsDataSource(DataSource):
 
 
 def data_source_for(spark: SparkSession) -> type[KafkafsDataSource]:
-    """The data source with the session's number of cores, which the processes that plan cannot find out.
+    """The data source class that knows the session's number of cores, which the planning processes cannot find out.
 
-    The class belongs to no module, so that it is pickled by value, with the number.
+    The class belongs to no module, so that Spark pickles it by value, with the number.
     """
     try:
         cores = int(spark.sparkContext.defaultParallelism)

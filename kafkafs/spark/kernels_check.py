@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class UncompiledKernels(RuntimeError):
-    """The kernels run as plain Python, hundreds of times slower, and this was not explicitly allowed."""
+    """The kernels run as plain Python, hundreds of times slower, and no option allowed that."""
 
 
 def require_compiled(allow_uncompiled: bool = False) -> None:
-    """Raises UncompiledKernels unless the kernels of this process are compiled or `allow_uncompiled` is set."""
+    """Raise UncompiledKernels unless the kernels of this process are compiled or `allow_uncompiled` is set."""
     slow = [] if allow_uncompiled else uncompiled()
     if slow:
         raise UncompiledKernels(

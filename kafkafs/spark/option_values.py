@@ -1,7 +1,7 @@
-"""What the options of the source and of the sink have in common: their names and the parsing of values.
+"""The names of the options of source and sink, and the parsing of their values.
 
-As with Spark's Kafka source and sink, a query may pass the same options to both: each ignores those of the other.
-Unlike there, an unknown name is refused, because nobody would notice the mistake.
+A query may pass the same options to source and sink, as with Spark's Kafka format: each ignores the other's. Unlike
+Spark's, both refuse an unknown name, because nobody would notice the mistake.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from storage.files.opening import real_place
 from storage.log.stored_dir import open_stored
 from storage.tier.tier import Tier
 
-# As documented; Spark ignores the case of names.
+# Spelled as documented; Spark ignores the case of names.
 SOURCE: Final = (
     "path",
     "subscribe",
@@ -77,7 +77,7 @@ _PROVIDER: Final = "provider"  # CREATE TABLE adds it to the options
 _OF_A_TABLE: Final = ("columns", "includeheaders", "decode")  # the options that say which columns a table has
 _KNOWN: Final = {name.lower(): name for name in (*SOURCE, *SINK, *_IGNORED)}
 
-# What Spark's Kafka source and sink refuse, and why. Source: KafkaSourceProvider.validateGeneralOptions,
+# The options that Spark's Kafka source and sink refuse, and why. Source: KafkaSourceProvider.validateGeneralOptions,
 # kafkaParamsForProducer.
 REFUSED_BY_SOURCE: Final = {
     "kafka.auto.offset.reset": "startingOffsets says where a query begins",
@@ -101,7 +101,8 @@ _T = TypeVar("_T")
 
 
 def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Mapping[str, str]) -> dict[str, str]:
-    """The options by their names in lower case. InvalidOption, which lists the names `own` if one is mistyped."""
+    """The options by their names in lower case. InvalidOption for an unknown name; the message lists the names
+    `own`."""
     given = {name.lower(): value for name, value in options.items()}
     for name in given:
         if name in refused:
@@ -116,7 +117,7 @@ def by_lower_name(options: Mapping[str, str], own: tuple[str, ...], refused: Map
 
 def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
     """The options of a CREATE TABLE that say which columns the table has, by their names in lower case; None if the
-    options are those of a query. InvalidOption for others: Spark does not pass them on to the table's queries."""
+    options are a query's. InvalidOption for any other option: Spark would not pass it on to the table's queries."""
     given = {name.lower(): value for name, value in options.items()}
     if _PROVIDER not in given:
         return None
@@ -131,8 +132,8 @@ def table_options(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
-    """The log directories in `path`, or in `paths` (a `load` of several), each once; at least one. `where`: the calls
-    that name them, for the error. InvalidOption."""
+    """The log directories in `path`, or in `paths` (a `load` of several), each once. InvalidOption if there are none.
+    `where`: the calls that take them, for the message."""
     texts = [given["path"]] if "path" in given else []
     if "paths" in given:
         try:
@@ -161,8 +162,8 @@ def schema_places(given: Mapping[str, str]) -> SchemaPlaces:
 
 
 def tier(given: Mapping[str, str]) -> Tier | None:
-    """The tier of option `tier`, a place or a JSON list of places, with the keys of `tierKey`, ID=FILE or a JSON list
-    of them; None if it is not given. InvalidOption."""
+    """The tier in option `tier` (a place or a JSON list of places), with the keys in `tierKey` (ID=FILE or a JSON list
+    of such); None if `tier` is absent. InvalidOption."""
     places, keys = (_texts(given, name) for name in ("tier", "tierKey"))
     pairs = [text.partition("=") for text in keys]
     if not all(name and file for name, _, file in pairs):
@@ -176,15 +177,15 @@ def _texts(given: Mapping[str, str], name: str) -> list[str]:
     if not text.startswith("["):
         return [text] if text else []
     try:
-        return [str(one) for one in json.loads(text)]
+        return [str(item) for item in json.loads(text)]
     except ValueError:
         raise InvalidOption(f"option {name} takes a JSON list of texts, not {text}") from None
 
 
 def _local(text: str) -> Path:
-    """The path in a path or in a `file:` URI as Hadoop writes it, in which percent signs are not escapes; or that of
-    the backup in an object store at a URL."""
-    found = _URI.match(text)
+    """The path that `text` names: a path, a `file:` URI as Hadoop writes it, in which percent signs are not escapes, or
+    the URL of a backup in an object store."""
+    uri = _URI.match(text)
     if "://" in text and not text.lower().startswith("file:"):
         try:
             return open_stored(text)
@@ -192,15 +193,15 @@ def _local(text: str) -> Path:
             raise InvalidOption(
                 f"{text} is neither a directory on this machine nor a backup that `kafkafs mirror` made: {error}"
             ) from None
-    if found is None:
+    if uri is None:
         return real_place(Path(text).absolute())
-    if found["scheme"].lower() != "file" or found["host"] not in (None, "", "localhost"):
+    if uri["scheme"].lower() != "file" or uri["host"] not in (None, "", "localhost"):
         raise InvalidOption(f"{text} is not a directory on this machine")
-    return Path(found["path"])
+    return Path(uri["path"])
 
 
 def positive(given: Mapping[str, str], name: str) -> int | None:
-    """The value of an option that takes a positive number; None if it is not given. InvalidOption."""
+    """The value of an option that takes a positive number; None if the option is absent. InvalidOption."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -210,14 +211,14 @@ def positive(given: Mapping[str, str], name: str) -> int | None:
 
 
 def milliseconds(given: Mapping[str, str], name: str, default: int) -> int:
-    """The value, in milliseconds, of an option that takes a duration as Spark writes it (`15m`). InvalidOption."""
+    """The milliseconds in an option that takes a duration as Spark writes it (`15m`). InvalidOption."""
     text = given.get(name.lower())
     if text is None:
         return default
-    found = re.fullmatch("([0-9]{1,12}) *([a-z]*)", text.strip().lower())
-    if found is None or found[2] not in _UNITS_MS:
+    duration = re.fullmatch("([0-9]{1,12}) *([a-z]*)", text.strip().lower())
+    if duration is None or duration[2] not in _UNITS_MS:
         raise InvalidOption(f"option {name} takes a duration like 500ms, 30s or 15m, not {text!r}")
-    return int(int(found[1]) * _UNITS_MS[found[2]])
+    return int(int(duration[1]) * _UNITS_MS[duration[2]])
 
 
 def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -229,7 +230,7 @@ def flag(given: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def one_of(given: Mapping[str, str], name: str, choices: Mapping[str, _T]) -> _T:
-    """The value that `choices` has for an option's word; the first is the default. InvalidOption."""
+    """The value in `choices` for an option's word; the first choice if the option is absent. InvalidOption."""
     word = given.get(name.lower(), next(iter(choices))).strip().lower()
     if word not in choices:
         raise InvalidOption(f"option {name} must be {' or '.join(choices)}, not {given[name.lower()]!r}")

@@ -1,7 +1,7 @@
 """Parsing of a query's options: those of Spark's Kafka source, with the same meanings, and a few of our own.
 
-Options that only matter to a broker's client (`kafka.bootstrap.servers`, `groupIdPrefix`, …) are accepted and ignored,
-so that a query needs only another format and path to read files. Source: KafkaSourceProvider.
+Options that only matter to a broker's client (`kafka.bootstrap.servers`, `groupIdPrefix`, …) are ignored, so that a
+query for a broker reads files once its format and path are changed. Source: KafkaSourceProvider.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from storage.types import Isolation, TopicPartition
 
 EARLIEST: Final = -2  # KafkaOffsetRangeLimit
 LATEST: Final = -1
-# A key next to the topics in a stream's first offset (`stream`). It is not a valid topic name.
+# A key next to the topics in a stream's first offset (`stream`), which no topic can have as its name.
 INITIAL: Final = "@initial"
 READ: Final = "@read"
 
@@ -47,14 +47,14 @@ _CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 
 @dataclass(frozen=True, slots=True)
 class TopicNames:
-    """`subscribe`: these topics, with all their partitions that are here."""
+    """`subscribe`: these topics, with all their partitions in the log directories."""
 
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """`subscribePattern`: the topics whose names it finds a match in, except Kafka's internal ones."""
+    """`subscribePattern`: the topics in whose names the pattern matches, except Kafka's internal topics."""
 
     pattern: re.Pattern[str]
 
@@ -68,23 +68,23 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An offset, EARLIEST or LATEST, or with `is_time` a time in epoch milliseconds; one for every partition, or one
-    for each."""
+    """Where reading begins or ends: an offset, EARLIEST or LATEST, or with `is_time` a time in epoch milliseconds;
+    either a number for every partition, or a number for each."""
 
     at: int | Mapping[TopicPartition, int]
     is_time: bool = False
 
     def of(self, tp: TopicPartition) -> int:
-        """That of a partition."""
+        """Return the number for a partition."""
         return self.at if isinstance(self.at, int) else self.at[tp]
 
     def has(self, offset: int) -> bool:
-        """Whether it is this offset in any partition."""
+        """Whether the number is `offset` for any partition."""
         return not self.is_time and offset in ((self.at,) if isinstance(self.at, int) else self.at.values())
 
 
 class OnCorruptBatch(Enum):
-    """What a task does with a batch that fails its checks."""
+    """How a task treats a batch that fails its checks."""
 
     FAIL = "fail"
     SKIP = "skip"
@@ -92,11 +92,11 @@ class OnCorruptBatch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query reads, and how. `paths`: the log directories, usually one. `starting` and `ending` are None if the
+    """A query's parsed options. `paths`: the log directories, usually one. `starting` and `ending` are None if the
     options do not give them.
 
-    `min_offsets_per_trigger`: a micro-batch waits for this many, but at most `max_trigger_delay_ms` after the previous
-    one. `latest_if_none_later`: a starting time after all messages means the log's end; otherwise it is an error.
+    `min_offsets_per_trigger`: a micro-batch waits for this many offsets, but at most `max_trigger_delay_ms` after the
+    previous batch. `latest_if_none_later`: a starting time after all messages means the log's end instead of an error.
     """
 
     paths: tuple[Path, ...]
@@ -119,12 +119,12 @@ class SourceOptions:
 
     @property
     def decodes(self) -> bool:
-        """Whether keys and values are decoded by their schemas: those at `schemas`, or in the log directories."""
+        """Whether the query decodes keys and values by schemas: those at `schemas`, or in the log directories."""
         return any(column in DECODED for column in self.columns)
 
     @property
     def needs_schemas(self) -> bool:
-        """Whether some of what is decoded is not in Kafka's own topics, whose definitions are known."""
+        """Whether the query decodes topics other than Kafka's own, whose definitions are built in."""
         match self.chosen:
             case TopicNames(topics):
                 return self.decodes and not KAFKAS_OWN_TOPICS.issuperset(topics)
@@ -135,7 +135,7 @@ class SourceOptions:
 
 
 def parse(options: Mapping[str, str]) -> SourceOptions:
-    """The options as Spark passes them; the case of their names does not matter. InvalidOption."""
+    """Parse the options as Spark passes them, with names in any case. InvalidOption."""
     given = by_lower_name(options, SOURCE, REFUSED_BY_SOURCE)
     isolations = {given[name].lower() for name in ("isolation.level", "kafka.isolation.level") if name in given}
     if len(isolations) > 1:
@@ -173,8 +173,8 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
 def _chosen(given: Mapping[str, str]) -> TopicNames | TopicPattern | Partitions:
     choices = [name for name in _CHOICES if name.lower() in given]
     if len(choices) != 1:
-        found = f"{' and '.join(choices)} exclude each other" if choices else "none is given"
-        raise InvalidOption(f"exactly one of the options {', '.join(_CHOICES)} is needed: {found}")
+        problem = f"{' and '.join(choices)} exclude each other" if choices else "none is given"
+        raise InvalidOption(f"exactly one of the options {', '.join(_CHOICES)} is needed: {problem}")
     text = given[choices[0].lower()]
     if choices[0] == "assign":
         assigned = _partition_lists(text)
@@ -224,7 +224,7 @@ def _columns(given: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _bound(given: Mapping[str, str], which: str) -> Bound | None:
-    """The bound that the options `starting…` or `ending…` give; of several the one that Spark would use."""
+    """The bound that the options `starting…` or `ending…` give; if several are set, the option that Spark prefers."""
     timestamp = given.get(f"{which}timestamp")
     if timestamp is not None:
         if not re.fullmatch("[0-9]{1,18}", timestamp.strip()):
@@ -256,19 +256,19 @@ def _bound(given: Mapping[str, str], which: str) -> Bound | None:
 def _partition_lists(text: str) -> tuple[TopicPartition, ...]:
     wrong = InvalidOption(f'option assign takes a JSON object like {{"topicA":[0,1]}}, not {text}')
     topics = _json_object(text, wrong)
-    found: set[TopicPartition] = set()
+    chosen: set[TopicPartition] = set()
     for topic, partitions in topics.items():
         if not isinstance(partitions, list) or not all(type(number) is int and number >= 0 for number in partitions):
             raise wrong
-        found.update(TopicPartition(topic, number) for number in partitions)
-    return tuple(sorted(found))
+        chosen.update(TopicPartition(topic, number) for number in partitions)
+    return tuple(sorted(chosen))
 
 
 def _numbers_by_partition(name: str, text: str, example: str) -> dict[TopicPartition, int]:
     """{"topic":{"partition":number}}."""
     wrong = InvalidOption(f"option {name} takes {example}, not {text}")
     topics = _json_object(text, wrong)
-    found = {}
+    number_by_partition = {}
     for topic, numbers in topics.items():
         if topic in (INITIAL, READ):
             continue
@@ -277,8 +277,8 @@ def _numbers_by_partition(name: str, text: str, example: str) -> dict[TopicParti
         for partition, number in numbers.items():
             if not re.fullmatch("[0-9]{1,10}", partition) or type(number) is not int or not -(2**63) <= number < 2**63:
                 raise wrong
-            found[TopicPartition(topic, int(partition))] = number
-    return found
+            number_by_partition[TopicPartition(topic, int(partition))] = number
+    return number_by_partition
 
 
 def _json_object(text: str, wrong: InvalidOption) -> dict[str, object]:
@@ -298,7 +298,7 @@ def _isolation(words: set[str]) -> Isolation:
 
 
 def decoded_offsets(topics: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """A stream's offsets by partition, from {"topic":{"partition":offset}} as its checkpoint has them."""
+    """A stream's offsets by partition, parsed from the form that its checkpoint has, {"topic":{"partition":offset}}."""
     return {
         TopicPartition(topic, int(partition)): int(offset)
         for topic, partitions in topics.items()

@@ -1,7 +1,7 @@
 """How far a streaming query is behind its log: the metrics that Spark's Kafka source puts into the query's progress.
 
-Spark asks a Python source for no metrics (PythonMicroBatchStream is not a ReportsSourceMetrics), so `metrics` in its
-progress is empty. It does ask for the latest offsets, from which the same numbers follow.
+Spark never asks a Python source for metrics (PythonMicroBatchStream is not a ReportsSourceMetrics), so `metrics` in the
+query's progress is empty. The progress does have the latest offsets, from which the same numbers follow.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, str]:
-    """The metrics of one of `query.lastProgress.sources`: `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and
-    `avgOffsetsBehindLatest` over its partitions, counted from the end of the batch to the end that the log had when the
-    batch was planned. Empty before the first batch. Source: KafkaMicroBatchStream.metrics.
+    """Return the metrics of one of `query.lastProgress.sources`: `minOffsetsBehindLatest`, `maxOffsetsBehindLatest` and
+    `avgOffsetsBehindLatest` over its partitions. They count offsets from the end of the batch to the end of the log
+    when the batch was planned. Empty before the first batch. Source: KafkaMicroBatchStream.metrics.
     """
     consumed, latest = _offsets(source.get("endOffset")), _offsets(source.get("latestOffset"))
     if consumed is None or not latest:
@@ -33,6 +33,6 @@ def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _offsets(given: object) -> dict[Any, int] | None:
-    """Offsets as a progress has them: JSON text, or what was parsed from it."""
+    """The offsets in a progress, which are JSON text or already parsed."""
     topics = json.loads(given) if isinstance(given, str) else given
     return decoded_offsets(topics) if isinstance(topics, Mapping) else None

@@ -1,4 +1,4 @@
-"""Which offsets of which logs a query reads: its options applied to the logs as they are now.
+"""The offsets that a query reads: its options applied to the logs in their present state.
 
 Source: KafkaOffsetReaderAdmin. Times are looked up as ListOffsets does.
 """
@@ -39,24 +39,24 @@ class DataLoss(RuntimeError):
 
 
 def report_loss(fail: bool) -> Callable[[str], None]:
-    """A function that reports lost messages: it raises DataLoss, or logs a warning."""
+    """Return a function that reports lost messages: it raises DataLoss if `fail`, otherwise it logs a warning."""
 
     def report(text: str) -> None:
         if fail:
-            raise DataLoss(f"{text}. Option failOnDataLoss=false reads what is left")
-        logger.warning("%s. Going on with what is left (failOnDataLoss is false)", text)
+            raise DataLoss(f"{text}. Option failOnDataLoss=false reads the rest")
+        logger.warning("%s. Going on with the rest (failOnDataLoss is false)", text)
 
     return report
 
 
 @lru_cache(maxsize=64)
 def _warn_once(text: str) -> None:
-    """Once, because a streaming query finds the same problem in each micro-batch."""
+    """Log a warning once: a streaming query meets the same problem in each micro-batch."""
     logger.warning("%s", text)
 
 
 def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: bool) -> None:
-    """Reports partitions that the query reads and no directory has: DataLoss if `fail`, otherwise a warning."""
+    """Report partitions of the query that no directory has: DataLoss if `fail`, otherwise a warning."""
     if not absent:
         return
     listed = ", ".join(map(str, absent[:_LISTED])) + (f" and {len(absent) - _LISTED} more" * (len(absent) > _LISTED))
@@ -65,51 +65,58 @@ def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: 
         "of this broker and of others, as load([DIR1, DIR2])"
     )
     if fail:
-        raise DataLoss(f"{text}. Option failOnDataLoss=false reads what is here")
-    _warn_once(f"{text}. Going on with what is here (failOnDataLoss is false)")
+        raise DataLoss(f"{text}. Option failOnDataLoss=false reads the rest")
+    _warn_once(f"{text}. Going on with the rest (failOnDataLoss is false)")
 
 
 def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPartition]:
-    """The partitions of the query that are here, ascending. InvalidOption where the query names a topic that is not
-    here or, with failOnDataLoss, a partition; DataLoss, with failOnDataLoss, for others that the cluster has."""
+    """The partitions of the query that the log directories have, ascending.
+
+    InvalidOption if the query names a missing topic or, with failOnDataLoss, a missing partition; DataLoss, with
+    failOnDataLoss, for partitions that only other brokers of the cluster have.
+    """
     chosen = options.chosen
-    here = log_dirs.topics()
+    stored_topics = log_dirs.topics()
     if isinstance(chosen, Partitions):
-        return _assigned(chosen, here, log_dirs, fail=options.fail_on_data_loss)
+        return _assigned(chosen, stored_topics, log_dirs, fail=options.fail_on_data_loss)
     absent = log_dirs.absent()
     if isinstance(chosen, TopicPattern):
 
         def is_meant(topic: str) -> bool:
             return topic not in names.KAFKAS_OWN_TOPICS and chosen.pattern.search(topic) is not None
 
-        topics = [topic for topic in here if is_meant(topic)]
+        topics = [topic for topic in stored_topics if is_meant(topic)]
         absent = [tp for tp in absent if is_meant(tp.topic)]
     else:
-        topics = [topic for topic in chosen.names if topic in here]
+        topics = [topic for topic in chosen.names if topic in stored_topics]
         absent = [tp for tp in absent if tp.topic in chosen.names]
         elsewhere = {tp.topic for tp in absent}
-        missing = [topic for topic in chosen.names if topic not in here and topic not in elsewhere]
+        missing = [topic for topic in chosen.names if topic not in stored_topics and topic not in elsewhere]
         if missing:
             raise InvalidOption(f"option subscribe: {', '.join(missing)} {_are(missing)} not in {log_dirs}")
     report_absent(absent, log_dirs, fail=options.fail_on_data_loss)
     return [TopicPartition(topic, partition) for topic in topics for partition in log_dirs.partitions(topic)]
 
 
-def _assigned(chosen: Partitions, here: Sequence[str], log_dirs: LogDirs, *, fail: bool) -> list[TopicPartition]:
-    """With failOnDataLoss=false a partition that is missing from a topic that is here is left out, as Spark's Kafka
-    source leaves it out in any case, without a warning."""
-    found = [tp for tp in chosen.partitions if tp.topic in here and tp.partition in log_dirs.partitions(tp.topic)]
-    missing = sorted(set(chosen.partitions) - set(found))
+def _assigned(
+    chosen: Partitions, stored_topics: Sequence[str], log_dirs: LogDirs, *, fail: bool
+) -> list[TopicPartition]:
+    """The assigned partitions that exist. With failOnDataLoss=false, missing partitions of an existing topic are left
+    out; Spark's Kafka source always leaves them out, without a warning."""
+    present = [
+        tp for tp in chosen.partitions if tp.topic in stored_topics and tp.partition in log_dirs.partitions(tp.topic)
+    ]
+    missing = sorted(set(chosen.partitions) - set(present))
     if not missing:
-        return found
+        return present
     text = f"option assign: {_list(missing)} {_are(missing)} not in {log_dirs}"
-    known = {*here, *(tp.topic for tp in log_dirs.absent())}
+    known = {*stored_topics, *(tp.topic for tp in log_dirs.absent())}
     if any(tp.topic not in known for tp in missing):
         raise InvalidOption(text)
     if fail:
         raise InvalidOption(f"{text}. Option failOnDataLoss=false reads the others")
     _warn_once(f"{text}. Going on with the others (failOnDataLoss is false)")
-    return found
+    return present
 
 
 def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
@@ -125,16 +132,16 @@ def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
     ends = _offsets(snapshots, options.ending or Bound(LATEST), options, "ending")
     for tp, start in starts.items():
         if start > ends[tp]:
-            raise InvalidOption(f"the range of {tp} begins at {start} and ends at {ends[tp]}, before that")
-    found = []
+            raise InvalidOption(f"the range of {tp} begins at {start}, after its end {ends[tp]}")
+    ranges = []
     for snapshot in snapshots:
         start, end = starts[snapshot.tp], ends[snapshot.tp]
-        found.append(within(snapshot, start, end, options))
-    return found
+        ranges.append(within(snapshot, start, end, options))
+    return ranges
 
 
 def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) -> LogRange:
-    """The part of these offsets that the log still has and the isolation level shows; the rest is reported as lost."""
+    """The part of these offsets that the log still has and the isolation level shows; lost messages are reported."""
     report = report_loss(options.fail_on_data_loss)
     first, visible = snapshot.log_start_offset, visible_end(snapshot, options.isolation)
     if start < first and start < end:
@@ -147,7 +154,7 @@ def within(snapshot: LogSnapshot, start: int, end: int, options: SourceOptions) 
 
 
 def starting_offsets(log_dirs: LogDirs, options: SourceOptions) -> dict[TopicPartition, int]:
-    """The offsets at which a new streaming query begins: the log ends, unless the options say otherwise."""
+    """The offsets at which a new streaming query begins: the logs' ends, unless the options say otherwise."""
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     return _offsets(snapshots, options.starting or Bound(LATEST), options, "starting")
 
@@ -164,9 +171,9 @@ def _offsets(
 def _offset(snapshot: LogSnapshot, bound: Bound, options: SourceOptions, which: str) -> int:
     offset = bound.of(snapshot.tp)
     if bound.is_time:
-        found = offset_for_timestamp(snapshot, offset, options.isolation)
-        if found is not None:
-            return found.offset
+        message = offset_for_timestamp(snapshot, offset, options.isolation)
+        if message is not None:
+            return message.offset
         if which == "starting" and not options.latest_if_none_later:
             raise InvalidOption(
                 f"no message of {snapshot.tp} has a timestamp of {offset} or later "
@@ -178,9 +185,11 @@ def _offset(snapshot: LogSnapshot, bound: Bound, options: SourceOptions, which: 
     return visible_end(snapshot, options.isolation) if offset == LATEST else offset
 
 
-def _check_partitions(given: Mapping[TopicPartition, int], here: Mapping[TopicPartition, object], name: str) -> None:
-    missing = sorted(here.keys() - given.keys())
-    extra = sorted(given.keys() - here.keys())
+def _check_partitions(
+    given: Mapping[TopicPartition, int], existing: Mapping[TopicPartition, object], name: str
+) -> None:
+    missing = sorted(existing.keys() - given.keys())
+    extra = sorted(given.keys() - existing.keys())
     if missing:
         absent = f"{_list(missing)} {_are(missing)} missing"
         raise InvalidOption(f"option {name} must name every partition that is read: {absent}")

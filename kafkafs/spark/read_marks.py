@@ -1,7 +1,7 @@
-"""What a streaming query has read, so that it notices when it is no longer in the log: storage.log.lineage says why.
+"""Marks of how far a streaming query has read, by which it notices that the log has lost those messages since.
 
-An end offset in a checkpoint holds, under "@read", {"topic":{"id":…,"epochs":{"partition":epoch}}}: the topic's id,
-and which leader wrote the message before the end. What is not known is left out.
+An end offset in a checkpoint holds, under "@read", {"topic":{"id":…,"epochs":{"partition":epoch}}}: the topic's id, and
+the leader epoch of the message before the end. Unknown ids and epochs are left out. storage.log.lineage gives reasons.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_marks(log_dirs: LogDirs, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """The marks of these end offsets. StorageError, OSError."""
+    """Return the marks for these end offsets. StorageError, OSError."""
     topics: dict[str, Any] = {}
     for tp, end in sorted(ends.items()):
         with suppress(UnknownTopicOrPartition):  # it has just gone, which `partitions` reports
@@ -32,7 +32,7 @@ def read_marks(log_dirs: LogDirs, ends: Mapping[TopicPartition, int]) -> dict[st
 
 
 def end_of_what_was_read(log_dirs: LogDirs, snapshot: LogSnapshot, end: int, marks: Mapping[str, Any]) -> int:
-    """The offset up to which the log still holds what was read up to `end`; 0 for another topic of that name."""
+    """The offset up to which the log still holds the messages read up to `end`; 0 if the topic was created again."""
     tp = snapshot.tp
     known = marks.get(tp.topic, {})
     topic_id, epoch = known.get("id"), known.get("epochs", {}).get(str(tp.partition))
@@ -41,7 +41,7 @@ def end_of_what_was_read(log_dirs: LogDirs, snapshot: LogSnapshot, end: int, mar
         return 0
     if epoch is None or snapshot.epochs.epoch_at(end - 1) in (None, epoch):
         return end
-    # As OffsetsForLeaderEpoch answers: where the leader after that one, or after the last one before it, began.
+    # Like OffsetsForLeaderEpoch: the messages end where the next leader that the log knows began.
     return min((entry.start_offset for entry in snapshot.epochs.entries if entry.epoch > epoch), default=end)
 
 

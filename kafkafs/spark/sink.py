@@ -1,10 +1,10 @@
-"""`df.write` and `df.writeStream` in the format `kafkafs`: messages are appended to a log directory, by the rules of
+"""`df.write` and `df.writeStream` in the format `kafkafs`: they append messages to a log directory, by the rules of
 Spark's Kafka sink.
 
-Each task stages its messages, already encoded, next to the partitions' segments (staged_task.py); then one process
-assigns their offsets (storage.staged_writes.commit). A micro-batch is identified by its query's id and its number, so
-that none is written twice. Only tasks can find out the query's id: the commit, in another process with another writer,
-receives it in the tasks' commit messages.
+Each task stages its messages, already encoded, next to the partitions' segments (staged_task.py). Then one process
+assigns their offsets (storage.staged_writes.commit). The id of its query and its number identify a micro-batch, so that
+none is written twice. Only tasks can find out the query's id; the commit runs in another process with another writer,
+and reads the id in the tasks' commit messages.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY_ID: Final = "sql.streaming.queryId"
-_RUN_ID: Final = "spark.jobGroup.id"  # of a query: new each time it is started (StreamExecution)
+_RUN_ID: Final = "spark.jobGroup.id"  # new each time a query is started (StreamExecution)
 _BATCH_ID: Final = "streaming.sql.batchId"
 _COMPRESSION: Final = "kafka.compression.type"
-# Producers' names of codecs, and those of a topic's configuration.
+# Producers' names of codecs, and a topic's names for the same codecs.
 _CODECS: Final[dict[str, str | None]] = {
     "none": None, "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "zstd": "zstd",
 }  # fmt: skip
@@ -62,23 +62,23 @@ logger = logging.getLogger("kafkafs.spark")
 _T = TypeVar("_T")
 
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-# The columns that are written, and their types (KafkaWriter); others are ignored.
+# The columns that the sink writes, and their types (KafkaWriter); it ignores others.
 _TYPES: Final[dict[str, tuple[DataType, ...]]] = {
     "topic": (StringType(),),
     "key": (StringType(), BinaryType()),
     "value": (StringType(), BinaryType()),
     "headers": (ArrayType(_HEADER),),
     "partition": (IntegerType(),),
-    "timestamp": (TimestampType(),),  # an addition to Spark's: a copied topic keeps its timestamps
+    "timestamp": (TimestampType(),),  # an addition to Spark's columns: a copied topic keeps its timestamps
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where a query writes, and how. `topic`: of all messages; if None, a column names it. `force`: see
-    guest_rules.check_append. `lock_timeout_ms`: how long a commit waits for another one. `drop_changed_replay`: a
-    repeated write with other rows is dropped, and not an error. `transaction`: identifies a single write, so that a
-    repetition is recognized. `compression`: for topics that leave it to producers."""
+    """Where a query writes, and how. `topic`: the topic of all messages; if None, a column names it. `force`: see
+    guest_rules.check_append. `lock_timeout_ms`: how long a commit waits for another one. `drop_changed_replay`: drop a
+    repeated write with other rows instead of raising an error. `transaction`: identifies a single write, so that a
+    repetition is recognized. `compression`: for topics that leave the codec to producers."""
 
     path: Path
     topic: str | None = None
@@ -92,7 +92,7 @@ class SinkOptions:
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What a task staged."""
+    """The files that a task staged, and the digest of their rows."""
 
     write: WriteId
     files: tuple[StagedBatchFile, ...]
@@ -106,7 +106,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = options
         self._columns = columns
         self._start = WorkerStart()
-        # Without a transaction, every attempt counts as a new write.
+        # Without a transaction, every attempt is a new write.
         unique = str(uuid.uuid4())
         self._write, self._attempt = WriteId(unique, None), ""
         if options.transaction is not None:
@@ -123,7 +123,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """The writer of a streaming query: Spark creates one for each micro-batch, and another one for its commit."""
+    """The writer of a streaming query: Spark creates one for each micro-batch, and another for the batch's commit."""
 
     def __init__(self, options: SinkOptions, columns: Sequence[str]) -> None:
         self._options = options
@@ -159,7 +159,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 def parse(options: Mapping[str, str]) -> SinkOptions:
-    """The options as Spark passes them; the case of their names does not matter. InvalidOption."""
+    """Parse the options as Spark passes them, with names in any case. InvalidOption."""
     given = by_lower_name(options, SINK, REFUSED_BY_SINK)
     path, *more = directories(given, "save(path) or start(path)")
     if more:
@@ -180,7 +180,8 @@ def parse(options: Mapping[str, str]) -> SinkOptions:
 
 
 def _transaction(given: Mapping[str, str]) -> WriteId | None:
-    """txnAppId and txnVersion, as in Delta: each version of an application's data is written once; versions ascend."""
+    """The write that txnAppId and txnVersion identify: as in Delta, an application's versions ascend, and each is
+    written once."""
     application, version = given.get("txnappid", "").strip(), given.get("txnversion")
     if version is None and "txnappid" not in given:
         return None
@@ -194,7 +195,7 @@ def _transaction(given: Mapping[str, str]) -> WriteId | None:
 
 
 def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The columns of a query that are written. InvalidOption, worded as by Spark's Kafka sink (KafkaWriter)."""
+    """The columns of a query that are written. InvalidOption, with the messages of Spark's Kafka sink (KafkaWriter)."""
     fields = {field.name: field.dataType for field in schema.fields if field.name in _TYPES}
     if "timestamp" in fields and not isinstance(fields["timestamp"], TimestampType):
         del fields["timestamp"]  # ignored, as Spark's Kafka sink ignores any column of this name
@@ -204,10 +205,10 @@ def check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
         )
     if "value" not in fields:
         raise InvalidOption("Required attribute 'value' not found.")
-    for name, found in fields.items():
-        wanted = _TYPES[name]
-        # Without the nullability of their parts.
-        choices, given = [choice.simpleString() for choice in wanted], found.simpleString()
+    for name, data_type in fields.items():
+        types = _TYPES[name]
+        # Types as text, which leaves out whether their parts may be null.
+        choices, given = [choice.simpleString() for choice in types], data_type.simpleString()
         if given not in choices:
             raise InvalidOption(
                 f"{name} attribute unsupported type {given}. {name} must be a(n) {' or '.join(choices)}"
@@ -223,14 +224,14 @@ def _checked(options: Mapping[str, str], schema: StructType, overwrite: bool) ->
     columns = check_columns(schema, parsed.topic)
     if not parsed.path.is_dir():
         raise FileNotFoundError(f"there is no log directory {parsed.path}: `kafkafs topics create` creates one")
-    # Checked before tasks do work in vain; the commit checks again.
+    # Checked before tasks work in vain; the commit checks again.
     dir_lock.when_free(lambda: _refuse_held(parsed.path), parsed.lock_timeout_ms / 1000)
     _warn_of_pending(parsed.path)
     return parsed, columns
 
 
 def _warn_of_pending(path: Path) -> None:
-    """Warns of single writes whose commit a killed job had begun: they will be completed."""
+    """Warn of single writes whose commit a killed job had begun: this commit completes them."""
     with suppress(CorruptCheckpoint):  # the commit will raise it
         for pending in commit_ledger.read(path).pending:
             if pending.write.batch is None:
@@ -245,7 +246,7 @@ def _warn_of_pending(path: Path) -> None:
 
 
 def _micro_batch() -> tuple[WriteId, str]:
-    """The write of this task's micro-batch, and the id of its query's run."""
+    """This task's micro-batch, and the id of its query's run."""
     context = TaskContext.get()
     query = context.getLocalProperty(_QUERY_ID) if context is not None else None
     batch = context.getLocalProperty(_BATCH_ID) if context is not None else None
@@ -302,7 +303,9 @@ def _files(messages: Sequence[WriterCommitMessage | None]) -> list[StagedBatchFi
 
 
 def _content(messages: Sequence[WriterCommitMessage | None]) -> ContentSum:
-    return reduce(ContentSum.plus, (one.content for one in messages if isinstance(one, StagedMessage)), ContentSum())
+    return reduce(
+        ContentSum.plus, (message.content for message in messages if isinstance(message, StagedMessage)), ContentSum()
+    )
 
 
 def _refuse_held(path: Path) -> None:

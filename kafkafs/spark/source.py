@@ -1,7 +1,7 @@
 """Reading in a batch query: planning decides which offsets are read; tasks read them as Arrow batches.
 
-Spark plans a DataFrame, or a temporary view USING kafkafs, at the first action, and keeps the plan: both are snapshots
-from then on. A view on a catalog table `WITH (path …)` is stored as text, and planned for each query. There is no
+Spark plans a DataFrame, or a temporary view USING kafkafs, at its first action, and keeps the plan: both are snapshots
+from then on. A view on a catalog table `WITH (path …)` is stored as text, so each query plans it anew. There is no
 pushFilters here: Spark keeps a filter that was pushed to a Python source for the next query on the same DataFrame,
 which then silently lacks rows (pyspark 4.2 and 4.3).
 """
@@ -67,14 +67,14 @@ _PLANNED_ONCE = (
 
 @dataclass(frozen=True)
 class ReadTask(InputPartition):
-    """The splits that one task reads, in this order, and the number of the query's directory for each."""
+    """The splits that one task reads, in order, and for each split the number of its log directory in the query."""
 
     splits: tuple[Split, ...]
     places: tuple[int, ...]
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
-    """The columns of a query or table with these options, types as in Spark's Kafka source. InvalidOption."""
+    """The columns of a query or table with these options, with the types of Spark's Kafka source. InvalidOption."""
     return _schema(columns_of(options))
 
 
@@ -88,8 +88,7 @@ def batch_reader(options: Mapping[str, str], schema: StructType, cores: int) -> 
 
 
 def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
-    """The parsed options, if their columns are those of the query and the kernels are compiled. InvalidOption,
-    UncompiledKernels."""
+    """Return the parsed options, whose columns are those of the query. InvalidOption, UncompiledKernels."""
     parsed = parse(options)
     if schema != _schema(parsed.columns):
         raise InvalidOption(
@@ -113,7 +112,8 @@ class BatchReader(DataSourceReader):
         self._start = WorkerStart()
 
     def partitions(self) -> Sequence[InputPartition]:
-        # A hundred thousand segments make as many objects and no garbage: collecting would add half to the time.
+        # Planning a hundred thousand segments makes many objects but no garbage: collecting would take half as long
+        # again.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -130,8 +130,8 @@ class BatchReader(DataSourceReader):
 def tasks_for(
     ranges: Sequence[LogRange], log_dirs: LogDirs, options: SourceOptions, cores: int
 ) -> list[InputPartition]:
-    """The tasks that read the ranges. A partition's share is a task of its own where there are enough cores, as it
-    always is with Spark's Kafka source."""
+    """The tasks that read the ranges. If there are enough cores, no task reads several partitions, as with Spark's
+    Kafka source."""
     tasks = plan(
         ranges,
         cores,
@@ -144,8 +144,8 @@ def tasks_for(
 
 
 def read_task(task: InputPartition, options: SourceOptions, advice: str = "") -> Iterator[pa.RecordBatch]:
-    """What a task reads; nothing for a task that is not one of ours (Spark makes one up for an empty plan). `advice`:
-    added to the message about lost messages."""
+    """Yield the messages of a task; nothing for the task that Spark makes up for an empty plan. `advice`: added to the
+    message about lost messages."""
     from kafkafs.arrow.rows import arrow_batches
 
     require_compiled(options.allow_uncompiled)

@@ -1,4 +1,4 @@
-"""One task of a write: Arrow batches encoded into staged files, one for each partition that gets messages."""
+"""The task of a write: it encodes Arrow batches into staged files, one for each partition that gets messages."""
 
 from __future__ import annotations
 
@@ -44,11 +44,12 @@ def stage(
     compression: str | None = None,
     force: bool = False,
 ) -> tuple[tuple[StagedBatchFile, ...], ContentSum]:
-    """Stages all batches; returns the files and, if the write may be repeated, a digest of the rows.
+    """Stage all batches; return the files and, if the write may be repeated, a digest of the rows.
 
-    `columns`: those that are written; `topic` overrides the column of that name. `attempt`: identifies this attempt at
-    the write; files of earlier attempts are removed first. `compression`: for topics that leave it to producers, none
-    by default. UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: no file is left.
+    `columns`: those to write; `topic` overrides the column of that name. `attempt`: identifies this attempt at the
+    write; files of earlier attempts are removed first. `compression`: for topics that leave the codec to producers;
+    None compresses nothing. UnknownTopicOrPartition, InvalidRecord, RecordTooLarge, NotPermitted, OSError: no file is
+    left.
     """
     if attempt:
         _clear_earlier(path, write, attempt)
@@ -63,12 +64,12 @@ def stage(
         raise
 
 
-# What this process has cleared: later batches of an attempt need no clearing. A worker runs one task at a time.
+# The attempts for which this process has removed earlier files. A worker runs one task at a time.
 _cleared: set[tuple[Path, str, str]] = set()
 
 
 def _clear_earlier(path: Path, write: WriteId, attempt: str) -> None:
-    """Removes the files of earlier attempts, once for each attempt. Files that cannot be removed now do no harm."""
+    """Remove the files of earlier attempts, once for each attempt. Files that cannot be removed now do no harm."""
     what = (path, write.id, attempt)
     if what not in _cleared:
         with contextlib.suppress(StorageError, OSError):
@@ -88,15 +89,15 @@ class _Rows:
         self.records = record_columns(column("key"), value, column("headers"), column("timestamp"))
         self._topic = topic
         self._topics = None if topic is not None else column("topic")
-        wanted = column("partition")
+        requested = column("partition")
         self.partitions: Int64s | None = None
-        if wanted is not None and wanted.null_count < len(wanted):
-            if pc.min(wanted).as_py() < 0:
-                raise InvalidRecord("a message requests a partition below 0", found=pc.min(wanted).as_py())
-            self.partitions = wanted.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        if requested is not None and requested.null_count < len(requested):
+            if pc.min(requested).as_py() < 0:
+                raise InvalidRecord("a message requests a partition below 0", found=pc.min(requested).as_py())
+            self.partitions = requested.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def by_topic(self) -> Iterator[tuple[str, Int64s]]:
-        """Each topic with its rows. InvalidRecord for a row without one."""
+        """Each topic with the numbers of its rows. InvalidRecord for a row without a topic."""
         if self._topics is None:
             assert self._topic is not None
             yield self._topic, np.arange(len(self.records))
@@ -160,8 +161,8 @@ class _TopicWriter:
         self._partitioner = None if count is None else Partitioner(count)
         self._writers: dict[int, StagedFileWriter] = {}
 
-    def add(self, records: RecordColumns, wanted: Int64s | None) -> None:
-        chosen = self._partitions(records, wanted)
+    def add(self, records: RecordColumns, requested: Int64s | None) -> None:
+        chosen = self._partitions(records, requested)
         if (chosen == chosen[0]).all():
             self._writer(int(chosen[0])).append(records)
             return
@@ -170,9 +171,9 @@ class _TopicWriter:
         for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             self._writer(number).append(records.take(rows))
 
-    def _partitions(self, records: RecordColumns, wanted: Int64s | None) -> Int64s:
-        if wanted is not None and (wanted >= 0).all():
-            return wanted
+    def _partitions(self, records: RecordColumns, requested: Int64s | None) -> Int64s:
+        if requested is not None and (requested >= 0).all():
+            return requested
         if self._partitioner is None:
             raise UnknownTopicOrPartition(
                 f"the number of partitions of {self._info.topic} is not known here",
@@ -180,7 +181,7 @@ class _TopicWriter:
                 advice="Name each message's partition in a column 'partition'",
             )
         chosen = self._partitioner.choose(records)
-        return chosen if wanted is None else np.where(wanted < 0, chosen, wanted)
+        return chosen if requested is None else np.where(requested < 0, chosen, requested)
 
     def _writer(self, number: int) -> StagedFileWriter:
         writer = self._writers.get(number)

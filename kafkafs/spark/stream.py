@@ -1,13 +1,13 @@
 """Reading in a streaming query. Its offsets have the form of Spark's Kafka source, {"topic":{"partition":offset}}, and
-name the message that is read next.
+name the message to read next.
 
-The end offset of the first batch also holds, under "@initial", where the query began. If a new query is stopped before
-it finishes that batch, Spark asks for the initial offset again, and "latest" would by then be a later one: messages
-that arrived before the stop would be skipped silently. Spark's Kafka source writes a file in the checkpoint for this; a
-Python source does not learn where the checkpoint is.
+The end offset of the first batch also holds, under "@initial", where the query began. If a new query stops before it
+finishes that batch, Spark asks for the initial offset again. "latest" would then be a later offset, and the query would
+silently skip messages. Spark's Kafka source writes a file in the checkpoint for this; a Python source does not learn
+where the checkpoint is.
 
-Each end offset also identifies what was read up to there (`read_marks`): after a truncation, or in another topic of
-that name, other messages have the same offsets.
+Each end offset also identifies the messages before it (`read_marks`): after a truncation, or in a topic that was
+created again, other messages have the same offsets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def stream_reader(
         raise InvalidOption(
             "a streaming query has no end: endingOffsets, endingTimestamp and endingOffsetsByTimestamp are for batch "
             "queries. This is found when the query starts, because Spark asks for a stream's reader only then: at load "
-            "nothing tells a stream from a batch"
+            "a stream and a batch look the same"
         )
     return StreamReader(parsed, cores, SystemClock() if clock is None else clock)
 
@@ -61,8 +61,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._clock = clock
         self._start = WorkerStart()
         # Changes with the calls.
-        self._first: dict[str, Any] | None = None  # the initial offset, if this process was asked for it
-        self._target: dict[TopicPartition, int] | None = None  # of Trigger.AvailableNow
+        self._first: dict[str, Any] | None = None  # the initial offset, if Spark asked this process for it
+        self._target: dict[TopicPartition, int] | None = None  # where Trigger.AvailableNow ends
         self._latest: dict[TopicPartition, int] = {}
         self._last_batch_ms: int | None = None  # when a batch was last planned
 
@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         report = report_loss(self._options.fail_on_data_loss)
         log_dirs = open_log_dirs(self._options.paths, self._options.tier)
         if gone := sorted(begins.keys() - ends.keys()):
-            report(f"missing since the last batch, with messages that were not read: {', '.join(map(str, gone))}")
+            report(f"missing since the last batch, with unread messages: {', '.join(map(str, gone))}")
         ranges: list[LogRange] = []
         for tp, last in sorted(ends.items()):
             try:
@@ -114,13 +114,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if begins.get(tp, 0) < last:
                     report(f"{tp} no longer exists, with messages {begins.get(tp, 0)} to {last - 1}")
                 continue
-            # A new partition is read from its first message, which is at 0 if nothing was lost.
+            # A new partition is read from offset 0: if its log starts later, messages were lost.
             first = begins.get(tp, 0)
             kept = end_of_what_was_read(log_dirs, snapshot, first, marks)
             if kept < first:
                 report(
-                    f"{tp} was read up to {first}, and its messages from {kept} on are others now: it was truncated or "
-                    "created again"
+                    f"{tp} was read up to {first}, and its messages from {kept} on have changed since: it was "
+                    "truncated or created again"
                 )
                 first = kept
             if first > last:
@@ -134,12 +134,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _ends(self) -> dict[TopicPartition, int]:
         log_dirs = open_log_dirs(self._options.paths, self._options.tier)
-        found = chosen_partitions(log_dirs, self._options)
-        return {tp: visible_end(log_dirs.log(tp).snapshot(), self._options.isolation) for tp in found}
+        partitions = chosen_partitions(log_dirs, self._options)
+        return {tp: visible_end(log_dirs.log(tp).snapshot(), self._options.isolation) for tp in partitions}
 
     def _must_wait(self, begins: _Offsets, ends: _Offsets) -> bool:
-        """Whether there are too few offsets for a batch and the last batch was recent (delayBatch of Spark's source).
-        Not called with Trigger.AvailableNow, where no more offsets will arrive."""
+        """Whether to wait: there are too few offsets for a batch, and the previous batch was recent (delayBatch of
+        Spark's source). Not called with Trigger.AvailableNow, where no more offsets will arrive."""
         least, now_ms = self._options.min_offsets_per_trigger, self._clock.now_ms()
         if least is None:
             return False
@@ -151,8 +151,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return False
 
     def _limited(self, begins: _Offsets, ends: _Offsets, most: int) -> dict[TopicPartition, int]:
-        """Ends that divide the limit in proportion to each partition's unread offsets, at least one offset each
-        (rateLimit of Spark's source)."""
+        """Divide the limit in proportion to each partition's unread offsets, at least one offset each, and return the
+        ends (rateLimit of Spark's source)."""
         waiting = self._waiting(begins, ends)
         total = sum(waiting.values())
         if total <= most:
@@ -163,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _waiting(self, begins: _Offsets, ends: _Offsets) -> dict[TopicPartition, int]:
-        """The number of unread offsets in each partition that has any; in a new partition, all are unread."""
+        """The number of unread offsets in each partition that has any; in a new partition, all offsets are unread."""
         log_dirs = open_log_dirs(self._options.paths, self._options.tier)
         starts = dict(begins)
         for tp in ends.keys() - begins.keys():

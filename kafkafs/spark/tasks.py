@@ -1,7 +1,7 @@
 """Dividing logs into tasks: which offsets each task reads. Reads no files except offset indexes.
 
-Tasks have equal sizes in file bytes, and each is a list of splits in log order. A log is divided after a batch that
-its offset index names. A wrong index makes tasks unequal, never wrong: a log may be divided at any offset.
+Tasks have equal sizes in file bytes. A task is a list of splits in log order. A log is divided after a batch that its
+offset index names; any offset will do, so a wrong index makes tasks unequal, but never wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from storage.log.segment import Segment
 
 
-# A task costs Spark about 27 ms, most of the time of a task of a few MiB; several per core even out slower ones.
+# Spark takes about 27 ms for a task, most of the time of a task of a few MiB; several per core even out slow tasks.
 TASKS_PER_CORE: Final = 4
 LEAST_TASK_BYTES: Final = 8 << 20
 
@@ -50,11 +50,11 @@ def plan(
     most_records: int | None = None,
     separate: bool = False,
 ) -> list[tuple[Split, ...]]:
-    """Tasks that together read the ranges, each a list of splits that are not empty; in the order of `ranges`.
+    """Return tasks that together read the ranges, in the order of `ranges`. A task is a list of non-empty splits.
 
     About four tasks for each of the `cores`, fewer if there is little to read. `least_tasks`: at least this many, if
-    there are as many offsets; `most_records`: no task has more offsets. `separate`: no task reads several
-    logs, unless there are more logs than cores.
+    there are as many offsets; `most_records`: no task has more offsets. `separate`: no task reads several logs, unless
+    there are more logs than cores.
     """
     logs = [
         (log_range, list(_pieces(log_range))) for log_range in ranges if log_range.start_offset < log_range.end_offset
@@ -74,7 +74,7 @@ def plan(
 
 
 def plan_by_size(ranges: Iterable[LogRange], cores: int, task_bytes: int) -> list[tuple[Split, ...]]:
-    """`plan` with enough tasks that one reads about `task_bytes` of the log's files, or less."""
+    """`plan` with enough tasks that each reads about `task_bytes` of the log's files, or less."""
     ranges = list(ranges)
     tasks = plan(ranges, cores)
     least = -(-sum(split.size_bytes for splits in tasks for split in splits) // task_bytes)
@@ -82,7 +82,7 @@ def plan_by_size(ranges: Iterable[LogRange], cores: int, task_bytes: int) -> lis
 
 
 class _Packer:
-    """Fills one task after another up to `target_bytes` and `most_records`."""
+    """Fills tasks one after another, each up to `target_bytes` and `most_records`."""
 
     def __init__(self, target_bytes: int, most_records: int | None) -> None:
         self._target_bytes = target_bytes
@@ -93,7 +93,7 @@ class _Packer:
         self._records = 0
 
     def add(self, snapshot: LogSnapshot, pieces: list[_Piece]) -> None:
-        """Adds one log's pieces, ascending."""
+        """Add one log's pieces, ascending."""
         tp, identity = snapshot.tp, snapshot.identity
         start = pieces[0].start_offset
         size_bytes = 0
@@ -117,8 +117,8 @@ class _Packer:
         return self._tasks
 
     def _fitting(self, piece: _Piece, start: int, position: int, more_bytes: int, more_records: int) -> tuple[int, int]:
-        """Where (offset, position) the part of the piece ends that fits into the task, in addition to the records and
-        bytes of the same log that were not added yet."""
+        """The (offset, position) up to which the piece fits into the task, next to `more_bytes` and `more_records` of
+        the same log that are not in the task yet."""
         end, end_position = piece.end_offset, piece.end_position
         room = self._target_bytes - self._bytes - more_bytes
         if end_position - position > room:
@@ -128,7 +128,7 @@ class _Packer:
         if self._most_records is not None:
             most = start + self._most_records - self._records - more_records
             if most < end:
-                # Interpolated: the position only affects the sizes of tasks.
+                # Interpolated: the position only decides the sizes of tasks.
                 end_position = position + (end_position - position) * (most - start) // (end - start)
                 end = most
         return end, end_position
@@ -144,7 +144,7 @@ class _Packer:
         self._records += split.end_offset - split.start_offset
 
     def close(self) -> None:
-        """Ends the task that is being filled, if it has anything."""
+        """End the task that is being filled, if it has any splits."""
         if self._task:
             self._tasks.append(tuple(self._task))
         self._task = []
@@ -152,8 +152,8 @@ class _Packer:
 
 
 def _pieces(log_range: LogRange) -> Iterator[_Piece]:
-    """The range, segment by segment. Offsets in a gap belong to the segment before it, and offsets below the first
-    segment to that one."""
+    """The range, segment by segment. Offsets in a gap belong to the segment before the gap; offsets below the first
+    segment belong to the first segment."""
     snapshot, start, end = log_range.snapshot, log_range.start_offset, log_range.end_offset
     segments = snapshot.segments
     index = max(snapshot.segment_index(start), 0)

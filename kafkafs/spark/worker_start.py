@@ -1,10 +1,10 @@
-"""Removes two delays that Spark adds to every task in a Python worker.
+"""Remove two delays that Spark adds to every task in a Python worker.
 
-- Spark's JVM sends a task in two pieces over a connection without TCP_NODELAY, so the second is sent only when the
-  first is acknowledged; the kernel delays that by 40 ms, to send it with an answer (tcp(7), TCP_QUICKACK). The first
-  piece holds the function: the acknowledgement is sent while the function is unpickled.
-- pyspark.daemon collects garbage after every task, and after everything else that the driver's Python workers do,
-  through all objects of all imported modules: 20 to 50 ms.
+- Spark's JVM sends a task in two pieces over a connection without TCP_NODELAY, so it sends the second piece only when
+  the kernel acknowledges the first. The kernel waits up to 40 ms, to send the acknowledgement along with an answer
+  (tcp(7), TCP_QUICKACK). The first piece holds the function: unpickling it sends the acknowledgement at once.
+- pyspark.daemon collects garbage after every task, and after every other job of the driver's Python workers. Going
+  through all objects of all imported modules takes 20 to 50 ms.
 
 Over Unix sockets (`spark.python.unix.domain.socket.enabled`) there is only the second delay.
 """
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_begun = False  # whether this worker has begun something before
+_begun = False  # whether this worker has started work before
 
 
 class WorkerStart:
-    """An attribute of objects that Spark sends to its workers: unpickling it there removes the delays, and so does
-    creating it there. It has no effect elsewhere."""
+    """An attribute of objects that Spark sends to its workers. Creating or unpickling it in a worker removes the
+    delays; it has no effect elsewhere."""
 
     def __init__(self) -> None:
         global _begun
         if TaskContext.get() is not None or _is_worker():
             if _begun and not gc.get_freeze_count():
-                # What the first task imported is never freed: later collections need not examine it.
+                # Modules that the first task imported are never freed: later collections need not examine them.
                 gc.freeze()
             _begun = True
 
@@ -52,7 +52,7 @@ class WorkerStart:
 
 @dataclass(frozen=True, slots=True)
 class Started(Generic[P, R]):
-    """A function that is sent to the workers together with a WorkerStart."""
+    """A function that Spark sends to the workers together with a WorkerStart."""
 
     work: Callable[P, R]
     start: WorkerStart = field(default_factory=WorkerStart)
@@ -73,10 +73,10 @@ def _is_worker() -> bool:
 
 
 def _acknowledge() -> None:
-    """Sends the delayed acknowledgements of this process's connections within the machine."""
-    # Spark does not expose its socket, so all are examined; closing a duplicate does not affect the original.
+    """Send the delayed acknowledgements of this process's connections within the machine."""
+    # Spark does not expose its socket, so examine all sockets; closing a duplicate does not affect the original.
     for entry in os.scandir("/proc/self/fd"):
-        # Raised for the listing's own descriptor, and for listening or closed sockets: none of these matter.
+        # The listing's own descriptor and listening or closed sockets raise OSError: none of them matter.
         with suppress(OSError):
             if stat.S_ISSOCK(entry.stat().st_mode):
                 with socket.socket(fileno=os.dup(int(entry.name))) as connection:
@@ -85,7 +85,7 @@ def _acknowledge() -> None:
 
 
 def _is_within_machine(connection: socket.socket) -> bool:
-    """Whether it is a TCP connection to another process on this machine. OSError if it is not connected."""
+    """Whether this is a TCP connection to another process on this machine. OSError if it is not connected."""
     if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
         return False
     return ip_address(connection.getpeername()[0]).is_loopback
