@@ -1,4 +1,4 @@
-"""The default of a field, as a schema has it in JSON, as Avro data."""
+"""Encoding the default of a field, which a schema has in JSON, as Avro data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from storage.format.block import encode_varint
 _MOST_BYTES: Final = 1 << 20
 _FLOATS: Final = {"float": "<f", "double": "<d"}
 _BITS: Final = {"int": 31, "long": 63}
-# Not of the specification, which has no such numbers in JSON; libraries write them so.
+# Texts that libraries write for these numbers. The specification has none, because JSON has no such numbers.
 _NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "INF": "inf", "-INF": "-inf"}
 
 
 def encode_default(kind: AvroType, value: Any) -> bytes:
-    """A default as a value of this type; of a union the first branch that takes it. BadSchema if it is none."""
+    """Encode a default as a value of this type; for a union, of the first branch that fits. BadSchema if none fits."""
     out = bytearray()
     _Defaults(out).put(kind, value, 0)
     return bytes(out)
@@ -54,7 +54,7 @@ class _Defaults:
         elif name == "union":
             self._union(kind, value, depth)
         elif name == "array" and isinstance(value, list):
-            self._items(kind, [(None, one) for one in value], depth)
+            self._items(kind, [(None, item) for item in value], depth)
         elif name == "map" and isinstance(value, dict):
             self._items(kind, list(value.items()), depth)
         elif name == "record" and isinstance(value, dict):

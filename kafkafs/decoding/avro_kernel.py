@@ -3,10 +3,10 @@
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, some hundred times slower. A schema is a
 program (`avro_program.py` builds it), which the loop runs over each datum; a stack of its own takes the place of calls,
-so that no datum can exhaust the thread's. No length or count read from the data is trusted: each is compared with what
-is left before it is used. Every instruction checks that its longest output fits before it writes.
+so that no datum can exhaust the thread's. No length or count in the data is trusted: each is compared with the rest of
+the data before it is used. Every instruction checks that its longest output fits before it writes.
 
-Some functions are as in `kafkafs/formats/render_kernel.py`: compiled code of another module could not be inlined.
+Some functions repeat those of `kafkafs/formats/render_kernel.py`: code compiled in another module cannot be inlined.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if cython.compiled:
 else:
     from typing import Any
 
-    # avro_kernel.pxd declares these; constants as variables would be loaded where they are used.
+    # avro_kernel.pxd declares these constants; a variable would be loaded at each use.
     high_product: Any = None
     trailing_zeros: Any = None
     sevens: Any = None
@@ -27,8 +27,8 @@ else:
     _TEN_TO_8 = 100000000
     _ONES = 0x0101010101010101
     _HIGHS = 0x8080808080808080
-    # More bytes than an instruction writes without comparing its length with the space; the output has as many beyond
-    # its limit, so that eight bytes can be written where fewer count.
+    # More bytes than an instruction writes without comparing its length with the space. The output has as many bytes
+    # after its limit, so that eight bytes can be written where fewer count.
     _SPARE = 64
     _FRAME = 4  # numbers of a frame of the stack
 
@@ -44,7 +44,7 @@ Cells = cython.typedef(cython.pointer(cython.longlong))
 Powers = cython.typedef(cython.pointer(cython.const[cython.ulonglong]))
 Text = cython.typedef(cython.pointer(cython.const[cython.char]))
 
-# Returned instead of a position; the numbers of avro_program.Fault. FULL is no fault: the output is too small.
+# Returned instead of a position; the numbers of avro_program.DatumFault. FULL is no fault: the output is too small.
 _FULL = cython.declare(cython.longlong, -1)
 _SHORT = cython.declare(cython.longlong, -2)
 _BAD_VARINT = cython.declare(cython.longlong, -3)
@@ -66,7 +66,7 @@ _NO_SYMBOL = cython.declare(cython.longlong, -18)
 
 _MAX_EMPTY_ITEMS = cython.declare(cython.longlong, 65536)
 _MAX_DECIMAL = cython.declare(cython.longlong, 8192)
-# A datum of n bytes may become a text of so many bytes, and 16 n; at most of as many as the second says.
+# The text of a datum of n bytes has at most this many bytes plus 16 n, and never more than the second constant.
 _MAX_TEXT = cython.declare(cython.longlong, 1 << 20)
 _MOST_TEXT = cython.declare(cython.longlong, 1 << 27)
 
@@ -78,7 +78,7 @@ _MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 @cython.nogil
 @cython.exceptval(check=False)
 def _put(out: Out, position: Long, text: Text, length: Long) -> Long:
-    """A constant of `length` bytes."""
+    """Write a constant of `length` bytes."""
     if cython.compiled:
         memcpy(out + position, text, length)
     else:
@@ -103,7 +103,7 @@ def _copy(out: Out, position: Long, text: Bytes, start: Long, length: Long) -> L
 @cython.nogil
 @cython.exceptval(check=False)
 def _digits(out: Out, position: Long, rest: ULong, count: Long) -> Long:
-    """The last `count` decimal digits, with leading zeros."""
+    """Write the last `count` decimal digits, with leading zeros."""
     at: Long = position + count
     four: cython.uint
     while at - position >= 4:
@@ -145,7 +145,7 @@ def _digit_count(rest: ULong) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _number(out: Out, position: Long, value: Long) -> Long:
-    """In decimal."""
+    """Write a number in decimal."""
     rest: ULong
     if cython.compiled:
         rest = cython.cast(cython.ulonglong, value)
@@ -186,7 +186,7 @@ def _round_to_odd(powers: Powers, power: Long, value: ULong) -> ULong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _float_text(out: Out, position: Long, digits: ULong, k: Long) -> Long:
-    """digits * 10**k as Python's repr writes a float."""
+    """Write digits * 10**k as Python's repr writes a float."""
     if digits % 10 == 0:
         if digits % 100000000 == 0:
             digits = digits // 100000000
@@ -237,9 +237,9 @@ def _float_text(out: Out, position: Long, digits: ULong, k: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _shortest(out: Out, position: Long, c: ULong, q: Long, closer: Bool, powers: Powers) -> Long:
-    """c * 2**q, c > 0, in the fewest decimal digits that read back as the same float; of those the nearest (Raffaello
-    Giulietti: The Schubfach way to render doubles). `closer`: the next smaller float is half as far as the next larger.
-    `powers`: avro_program.POWERS."""
+    """Write c * 2**q, c > 0, in the fewest decimal digits that read back as the same float; if several texts are as
+    short, the nearest (Raffaello Giulietti: The Schubfach way to render doubles). `closer`: the next smaller float is
+    half as far as the next larger. `powers`: avro_program.POWERS."""
     digits: ULong
     k: Long = 0
     h: Long
@@ -252,7 +252,7 @@ def _shortest(out: Out, position: Long, c: ULong, q: Long, closer: Bool, powers:
     if -53 < q <= 0 and (c >> (-q)) << (-q) == c:
         digits = c >> (-q)
     else:
-        # The shifts of negative numbers round down, as the formulas want it.
+        # The formulas need shifts of negative numbers to round down, and they do.
         k = (q * 1262611 - (524031 if closer else 0)) >> 22
         h = q + ((-k * 1741647) >> 19) + 1
         power = 2 * (292 - k)
@@ -275,7 +275,7 @@ def _shortest(out: Out, position: Long, c: ULong, q: Long, closer: Bool, powers:
             down = 4 * digits + 4 <= upper
             if up != down:
                 digits += down
-            elif exact + (digits & 1) > 4 * digits + 2:  # beyond the middle, or there and odd
+            elif exact + (digits & 1) > 4 * digits + 2:  # beyond the middle, or in the middle and odd
                 digits += 1
     return _float_text(out, position, digits, k)
 
@@ -284,7 +284,7 @@ def _shortest(out: Out, position: Long, c: ULong, q: Long, closer: Bool, powers:
 @cython.nogil
 @cython.exceptval(check=False)
 def _float(out: Out, position: Long, bits: ULong, fraction_bits: Long, top: Long, powers: Powers) -> Long:
-    """An IEEE float of `fraction_bits` (52 or 23) whose largest exponent is `top` (2047 or 255)."""
+    """Write an IEEE float of `fraction_bits` (52 or 23) whose largest exponent is `top` (2047 or 255)."""
     fraction: ULong = bits & ((cython.cast(cython.ulonglong, 1) << fraction_bits) - 1)
     exponent: Long = (bits >> fraction_bits) & top
     negative: Bool = (bits >> (63 if fraction_bits == 52 else 31)) & 1
@@ -306,7 +306,7 @@ def _float(out: Out, position: Long, bits: ULong, fraction_bits: Long, top: Long
             return _put(out, position, b"0.0", 3)
         return _shortest(out, position, fraction, 1 - bias, False, powers)
     if cython.compiled and fraction_bits == 52 and -10 <= exponent - 1023 < 39:
-        # A decimal of at most 15 digits that reads back as this float is the only one. Many have three decimals.
+        # If a decimal of at most 15 digits reads back as this float, it is the shortest text. Many have three decimals.
         bits &= _MAX_INT64
         memcpy(cython.address(number), cython.address(bits), 8)
         thousandths = cython.cast(Long, number * 1000.0 + 0.5)
@@ -321,8 +321,8 @@ def _float(out: Out, position: Long, bits: ULong, fraction_bits: Long, top: Long
 @cython.nogil
 @cython.exceptval(check=False)
 def _sequence_length(text: Bytes, at: Long, end: Long) -> cython.int:
-    """Bytes of the UTF-8 sequence at `at`, whose first byte is above 0x7f; 0: not a valid one (Unicode 15, table
-    3-7)."""
+    """The bytes of the UTF-8 sequence at `at`, whose first byte is above 0x7f; 0 if the sequence is invalid (Unicode
+    15, table 3-7)."""
     lead: cython.uint = text[at]
     left: Long = end - at
     low: cython.uint = 0x80
@@ -351,7 +351,7 @@ def _sequence_length(text: Bytes, at: Long, end: Long) -> cython.int:
 @cython.nogil
 @cython.exceptval(check=False)
 def _escape(out: Out, position: Long, byte: cython.uint) -> Long:
-    """A quote, a backslash or a control character as Python's json writes it."""
+    """Write a quote, a backslash or a control character as Python's json writes it."""
     letters: Text = b"uuuuuuuubtnufr"
     digits: Text = b"0123456789abcdef"
     letter: cython.uint = byte if byte > 31 else letters[byte] if byte < 14 else 117
@@ -369,7 +369,8 @@ def _escape(out: Out, position: Long, byte: cython.uint) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _dirty(word: ULong) -> ULong:
-    """Not 0 if one of eight bytes needs an escape in a JSON string or is not ASCII: the lowest bit is in the first."""
+    """Return other than 0 if one of eight bytes needs an escape in a JSON string or is not ASCII; the lowest bit that
+    is set belongs to the first such byte."""
     quotes: ULong = word ^ (_ONES * 34)
     slashes: ULong = word ^ (_ONES * 92)
     dirty: ULong = word | ((word - _ONES * 32) & ~word)
@@ -381,8 +382,8 @@ def _dirty(word: ULong) -> ULong:
 @cython.nogil
 @cython.exceptval(check=False)
 def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, size: Long) -> Long:
-    """A JSON string with its quotes; the position after it, or _NOT_UTF8. Up to 7 bytes more are overwritten. `size`:
-    of the whole buffer."""
+    """Write a JSON string with its quotes; return the position after it, or _NOT_UTF8. Up to 7 bytes more are
+    overwritten. `size`: of the whole buffer."""
     at: Long = start
     end: Long = start + length
     stop: Long
@@ -403,7 +404,7 @@ def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, s
                 at += 8
                 position += 8
             if LITTLE_ENDIAN and 0 < end - at < 8 and size - at >= 8:
-                # Spaces in place of the bytes behind the string.
+                # Spaces in place of the bytes after the string.
                 memcpy(cython.address(word), text + at, 8)
                 word &= (cython.cast(cython.ulonglong, 1) << (8 * (end - at))) - 1
                 word |= (_ONES * 32) << (8 * (end - at))
@@ -437,7 +438,7 @@ def _escaped(out: Out, position: Long, text: Bytes, start: Long, length: Long, s
 @cython.nogil
 @cython.exceptval(check=False)
 def _escaped_size(text: Bytes, start: Long, length: Long) -> Long:
-    """The most bytes that `_escaped` writes for ASCII and valid UTF-8, exactly; more than that for other bytes."""
+    """The number of bytes that `_escaped` writes for ASCII and valid UTF-8; for other bytes an upper bound."""
     at: Long
     size: Long = length + 2
     for at in range(start, start + length):
@@ -452,7 +453,7 @@ def _escaped_size(text: Bytes, start: Long, length: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _base64(out: Out, position: Long, text: Bytes, start: Long, length: Long) -> Long:
-    """A JSON string of RFC 4648's base64, padded."""
+    """Write bytes as a JSON string in RFC 4648's base64, padded."""
     at: Long = start
     end: Long = start + length
     bits: cython.uint
@@ -479,7 +480,7 @@ def _base64(out: Out, position: Long, text: Bytes, start: Long, length: Long) ->
 @cython.nogil
 @cython.exceptval(check=False)
 def _decimal(out: Out, position: Long, text: Bytes, start: Long, length: Long, scale: Long, scratch: Cells) -> Long:
-    """Two's complement, big-endian, as a JSON string with exactly `scale` decimals. No bytes are 0.
+    """Write two's complement, big-endian, as a JSON string with exactly `scale` decimals. Empty data is 0.
 
     `scratch` has room for `length` / 4 + 1 numbers, the output for 2.5 `length` + `scale` + 64 bytes.
     """
@@ -507,7 +508,7 @@ def _decimal(out: Out, position: Long, text: Bytes, start: Long, length: Long, s
             scratch[i] = 0
             i -= 1
             scratch[i] += 1
-    # Decimal digits from the last one on, backwards from an end that leaves room for all.
+    # Write the decimal digits from the last to the first, backwards from an end that leaves room for all.
     end: Long = position + 3 + length * 5 // 2 + scale + 24
     digit: Long = end
     while first < limbs and scratch[first] == 0:
@@ -553,7 +554,7 @@ def _decimal(out: Out, position: Long, text: Bytes, start: Long, length: Long, s
 @cython.nogil
 @cython.exceptval(check=False)
 def _date(out: Out, position: Long, days: Long) -> Long:
-    """`2025-10-09`, for days from 0001-01-01 to 9999-12-31 (Howard Hinnant: chrono-compatible low-level date
+    """Write `2025-10-09`, for days from 0001-01-01 to 9999-12-31 (Howard Hinnant: chrono-compatible low-level date
     algorithms)."""
     shifted: Long = days + 719468  # since 0000-03-01, never below 0 here
     era: Long = shifted // 146097
@@ -572,7 +573,7 @@ def _date(out: Out, position: Long, days: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _time(out: Out, position: Long, value: Long, unit: Long, decimals: Long) -> Long:
-    """`23:59:59.999` of so many units after midnight, of which a second has `unit`."""
+    """Write `23:59:59.999` for a number of units after midnight; a second has `unit` units."""
     seconds: Long = value // unit
     position = _digits(out, position, seconds // 3600, 2)
     out[position] = 58
@@ -587,7 +588,7 @@ def _time(out: Out, position: Long, value: Long, unit: Long, decimals: Long) -> 
 @cython.nogil
 @cython.exceptval(check=False)
 def _timestamp(out: Out, position: Long, value: Long, unit: Long, decimals: Long, zulu: Bool) -> Long:
-    """In ISO 8601, from year 1 to 9999; otherwise the number."""
+    """Write ISO 8601 for the years 1 to 9999, for others the number."""
     length: Long = unit * 86400
     days: Long = value // length
     rest: Long = value - days * length
@@ -611,7 +612,7 @@ def _timestamp(out: Out, position: Long, value: Long, unit: Long, decimals: Long
 @cython.nogil
 @cython.exceptval(check=False)
 def _json_string_end(text: Bytes, at: Long, end: Long) -> Long:
-    """The position after the string that begins at `at`; _NOT_JSON or _NOT_UTF8 if it is none (RFC 8259)."""
+    """The position after the JSON string that begins at `at`, or _NOT_JSON or _NOT_UTF8 (RFC 8259)."""
     byte: cython.uint
     size: Long
     i: Long
@@ -672,7 +673,7 @@ def _json_string_end(text: Bytes, at: Long, end: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _json_number_end(text: Bytes, at: Long, end: Long) -> Long:
-    """The position after the number that begins at `at`, or _NOT_JSON."""
+    """The position after the JSON number that begins at `at`, or _NOT_JSON."""
     begin: Long
     if text[at] == 45:
         at += 1
@@ -709,17 +710,18 @@ def _json_number_end(text: Bytes, at: Long, end: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _json_text(out: Out, position: Long, text: Bytes, at: Long, end: Long, stack: Cells, deepest: Long) -> Long:
-    """JSON without the line ends between its tokens; or a fault, whose position is then in stack[0].
+    """Write JSON without the line ends between its tokens; return the position after it, or a fault, whose position is
+    then in stack[0].
 
-    Not longer than the text; `stack` has room for `deepest` + 1 numbers.
+    The output is at most as long as the text; `stack` has room for `deepest` + 1 numbers.
     """
     depth: Long = 0
-    # What may come: 0 a value, 1 a value or ], 2 a name or }, 3 a name, 4 a colon, 5 a comma or the end of an array,
+    # The next token: 0 a value, 1 a value or ], 2 a name or }, 3 a name, 4 a colon, 5 a comma or the end of an array,
     # object or text.
     expected: cython.int = 0
     byte: cython.uint
     next_at: Long
-    start: Long = at  # of what is not yet copied
+    start: Long = at  # of the part that is not copied yet
     while at < end:
         byte = text[at]
         next_at = at + 1
@@ -809,12 +811,12 @@ def _datum(
     deepest: Long,
     scratch: Cells,
 ) -> Long:
-    """Runs the program at `pc` over text[at:end]; the position after the text, or a fault: then stack[0] is where in
-    the data, stack[1] the instruction. `size`: of the whole buffer. The codes are avro_program.Code's."""
+    """Run the program at `pc` over text[at:end]. Return the position after the output, or a fault: then stack[0] is the
+    position in the data, stack[1] the instruction. `size`: of the whole buffer. The codes are avro_program.Opcode's."""
     first: Long = position
     most: Long = _MAX_TEXT + 16 * (end - at)
     is_capped: Bool = False
-    top: Long = 0  # of the stack; frames: pc to go back to, items left, where the item began, whether any came
+    top: Long = 0  # of the stack; frames: pc to return to, items left, where the item began, whether there was an item
     code: cython.int
     start: Long
     length: Long
@@ -842,7 +844,7 @@ def _datum(
             fault = _FULL
             break
         if cython.compiled:
-            # The output and the literals have as much to spare, and it is faster than so many bytes.
+            # Copying 16 bytes is faster than copying so many; the output and the literals have as many to spare.
             memcpy(out + position, literals + start, 16)
             if length > 16:
                 memcpy(out + (position + 16), literals + (start + 16), length - 16)
@@ -850,7 +852,7 @@ def _datum(
         else:
             position = _copy(out, position, literals, start, length)
         if code >= 16:
-            # All of these begin with a zigzag varint.
+            # All codes from 16 on begin with a zigzag varint.
             bits = 0
             shift = 0
             byte = 128
@@ -859,7 +861,7 @@ def _datum(
                 byte = 0
                 at += 1
             elif cython.compiled and LITTLE_ENDIAN and end - at >= 8:
-                # All at a time, unless there are more than eight.
+                # Read a varint of up to eight bytes at once.
                 memcpy(cython.address(word), text + at, 8)
                 byte = ~word & _HIGHS
                 if byte != 0:
@@ -886,7 +888,7 @@ def _datum(
                 value = cython.cast(Long, bits >> 1) ^ -cython.cast(Long, bits & 1)
             else:
                 value = (bits >> 1) ^ -(bits & 1)
-            # The most frequent ones; the others are a table of jumps.
+            # The most frequent codes first; the others are a table of jumps.
             if code == 18:  # STRING
                 if value < 0 or value > end - at:
                     fault = _BAD_LENGTH
@@ -979,7 +981,7 @@ def _datum(
             position = _copy(out, position, literals, steps[i], steps[i + 1])
         elif code == 22:  # BLOCK
             if value < 0:
-                # A negative count comes with the block's size in bytes, which is of no use here.
+                # A negative count comes with the block's size in bytes, which the decoder does not need.
                 if value < -_MAX_INT64:
                     fault = _BAD_LENGTH
                     break
@@ -1026,7 +1028,7 @@ def _datum(
             if top >= deepest:
                 fault = _TOO_DEEP
                 break
-            # Only by these and by NEXT can a text grow beyond the size of the program. END looks at the rest.
+            # Only these and NEXT can make a text longer than the program. END checks the rest.
             if position - first > most:
                 fault = _TOO_LONG
                 break
@@ -1102,8 +1104,8 @@ def find_ids(
     lengths: cython.const[cython.longlong][::1],
     ids: cython.longlong[::1],
 ) -> int:
-    """Puts each row's schema id into `ids`, -1 where the bytes are not in the wire format (a zero byte, the id in four
-    bytes big-endian, at least these five). Returns the number of rows, or the first that points outside the buffer."""
+    """Put each row's schema id into `ids`, -1 if the bytes are not in the wire format (a zero byte and the id in four
+    bytes, big-endian). Return the number of rows, or the first row that points outside the buffer."""
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     rows: Long = ids.shape[0] if cython.compiled else len(ids)
     row: Long
@@ -1146,13 +1148,13 @@ def run(
     stack: cython.longlong[::1],
     scratch: cython.longlong[::1],
 ) -> tuple[int, int]:
-    """Decodes data from `row` to `rows` into `out` from `position` on, until one does not fit.
+    """Decode data from `row` to `rows` into `out` from `position` on, until a text does not fit.
 
     `columns`: start and length of each datum in `buffer`, and its program's first instruction in `steps`, -1 for a row
-    that is left out. `results`, of five columns: where the text is in `out`, and how long; -1 if there is none. Then
-    the fault (avro_program.Fault; 0: none), where in the buffer it is, and the instruction. `stack` and `scratch`:
-    memory of the caller's; the stack's length limits the depth.
-    Returns (first row not done, position after the last text). What comes after that in `out` may have changed.
+    to leave out. `results`, of five columns: where the text is in `out`, and how long; -1 if there is no text. Then the
+    fault (avro_program.DatumFault; 0: no fault), its position in the buffer, and the instruction. `stack` and
+    `scratch`: the caller's memory; the stack's length limits the depth. Returns (first row not done, position after the
+    last text). `out` may have changed beyond that position.
     """
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     limit: Long = (out.shape[0] if cython.compiled else len(out)) - _SPARE
@@ -1216,7 +1218,7 @@ def shortest(
     out: cython.uchar[::1],
     ends: cython.longlong[::1],
 ) -> int:
-    """The floats with these bits (float64 if `double`, else float32) as JSON, one after another, and where each ends;
+    """Write the floats with these bits (float64 if `double`, else float32) as JSON, and where each text ends; return
     how many fitted. For tests of every kind of float."""
     count: Long = bits.shape[0] if cython.compiled else len(bits)
     limit: Long = out.shape[0] if cython.compiled else len(out)

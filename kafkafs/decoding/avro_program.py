@@ -1,8 +1,8 @@
-"""An Avro schema as a program for the kernel, and what the kernel's faults mean.
+"""Avro schemas compiled to programs for the kernel, and the meanings of the kernel's faults.
 
 An instruction is six numbers: its code, start and length of the literal before it, two arguments, and the instruction
-after it. Literals are what JSON has around the values: brackets, commas, names of fields. A record that is used once is
-part of the program where it stands; one that is used more often, or contains itself, is called.
+after it. Literals are JSON around the values: brackets, commas, names of fields. The instructions of a record type that
+is used once stand where it is used; a type that is used more often, or contains itself, is called.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 WIDTH: Final = 6
 # The kernel copies short literals 16 bytes at a time.
 _LITERALS_SPARE: Final = 16
-# Records within records that are not called.
+# The deepest nesting of records whose instructions stand where they are used; deeper records are called.
 _MAX_INLINED: Final = 16
 _MOST_STEPS: Final = 1 << 22
 MOST_TOGETHER: Final = 1 << 24  # numbers of all programs, and bytes of their literals
 
 
 class Opcode(IntEnum):
-    """What an instruction does; the kernel has the same numbers. From 16 on it begins by reading a zigzag varint."""
+    """The action of an instruction; the kernel has the same numbers. Instructions from 16 on begin by reading a zigzag
+    varint."""
 
     LITERAL = 0
     END = 1  # the data must end here
@@ -47,7 +48,7 @@ class Opcode(IntEnum):
     NEXT = 10  # first instruction of an item, and its BLOCK
     REST = 11  # all bytes that are left, in base64
     JSON = 12  # all bytes that are left, as JSON
-    FAIL = 13  # what was written does not resolve; the path of the instruction says why
+    FAIL = 13  # the written type does not resolve; the path of the instruction says why
     INT = 16
     LONG = 17
     STRING = 18
@@ -62,7 +63,7 @@ class Opcode(IntEnum):
 
 
 class DatumFault(IntEnum):
-    """Why a datum cannot be decoded; the kernel has the same numbers."""
+    """The reason why a datum cannot be decoded; the kernel has the same numbers."""
 
     SHORT = -2
     BAD_VARINT = -3
@@ -114,8 +115,8 @@ _UNITS: Final = {"millis": (1000, 3), "micros": (1_000_000, 6), "nanos": (1_000_
 
 
 def _powers() -> NDArray[np.uint64]:
-    """10**-292 to 10**324 as pairs of numbers: the upper 128 bits of each, rounded up, the more significant half first
-    (Schubfach's table g)."""
+    """Return 10**-292 to 10**324 as pairs of numbers: the upper 128 bits of each, rounded up, the more significant half
+    first (Schubfach's table g)."""
     pairs: list[int] = []
     for exponent in range(-292, 325):
         if exponent < 0:
@@ -135,8 +136,8 @@ POWERS: Final = _powers()
 
 
 class Programs:
-    """Programs one after another in arrays that only grow: what was handed out stays valid. Threads can share it; the
-    lock guards adding."""
+    """Programs one after another in arrays that only grow: arrays stay valid after they are handed out. Threads can
+    share this; the lock guards adding."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -144,8 +145,8 @@ class Programs:
         self._literals = np.zeros(4096, np.uint8)
         self._steps_used = 0
         self._literals_used = 0
-        self._paths: list[str] = []  # for each instruction which field it reads; tables have ""
-        self.arrays = self._steps, self._literals  # what the kernel runs, replaced when they are too small
+        self._paths: list[str] = []  # for each instruction the field that it reads; "" for tables
+        self.arrays = self._steps, self._literals  # what the kernel runs; replaced when they are too small
 
     def add_avro(self, root: AvroType, *, length_before_bytes: bool = False) -> int:
         """Adds the program for data of this type; its first instruction. `length_before_bytes`: also if the type itself
@@ -153,32 +154,34 @@ class Programs:
         return self.add(lambda made: made.assemble(root, length_before_bytes=length_before_bytes))
 
     def add_json(self) -> int:
-        """Adds the program for JSON texts."""
-        return self.add(lambda made: made.finish(made.emit(Opcode.JSON)))
+        """Add the program for JSON texts; return its first instruction."""
+        return self.add(lambda assembler: assembler.finish(assembler.emit(Opcode.JSON)))
 
     def add(self, assemble: Callable[[Assembler], None]) -> int:
-        """Adds the program that `assemble` makes; its first instruction. BadSchema if there are too many together."""
+        """Add the program that `assemble` makes; return its first instruction. BadSchema if all programs are too
+        large."""
         with self._lock:
             if self._steps_used + self._literals_used > MOST_TOGETHER:
                 raise BadSchema("the schemas in use before it are too large together")
-            made = Assembler(self._steps_used, self._literals_used)
-            assemble(made)
-            return self._append(made)
+            assembler = Assembler(self._steps_used, self._literals_used)
+            assemble(assembler)
+            return self._append(assembler)
 
     def path(self, instruction: int) -> str:
-        """Which field an instruction reads: names with dots between them, "" for the value itself. Of FAIL: why."""
+        """The field that an instruction reads: names with dots between them, "" for the value itself; for FAIL, the
+        reason."""
         return self._paths[instruction // WIDTH]
 
-    def _append(self, made: Assembler) -> int:
-        entry, steps_end = self._steps_used, self._steps_used + len(made.steps)
-        literals_end = self._literals_used + len(made.literals)
+    def _append(self, assembler: Assembler) -> int:
+        entry, steps_end = self._steps_used, self._steps_used + len(assembler.steps)
+        literals_end = self._literals_used + len(assembler.literals)
         if steps_end > len(self._steps):
             self._steps = np.concatenate((self._steps, np.zeros(steps_end, np.int64)))
         if literals_end + _LITERALS_SPARE > len(self._literals):
             self._literals = np.concatenate((self._literals, np.zeros(literals_end + _LITERALS_SPARE, np.uint8)))
-        self._steps[entry:steps_end] = made.steps
-        self._literals[self._literals_used : literals_end] = memoryview(made.literals)
-        self._paths += made.paths
+        self._steps[entry:steps_end] = assembler.steps
+        self._literals[self._literals_used : literals_end] = memoryview(assembler.literals)
+        self._paths += assembler.paths
         self._steps_used, self._literals_used = steps_end, literals_end
         self.arrays = self._steps, self._literals
         return entry
@@ -190,7 +193,7 @@ def quoted(name: str) -> bytes:
 
 
 class Assembler:
-    """Makes one program that will lie at `steps_base` and `literals_base`."""
+    """Makes one program, which will lie at `steps_base` and `literals_base`."""
 
     def __init__(self, steps_base: int, literals_base: int) -> None:
         self.steps: list[int] = []
@@ -199,9 +202,9 @@ class Assembler:
         self.pending = bytearray()  # the literal before the next instruction
         self.path: list[str] = []
         self._steps_base, self._literals_base = steps_base, literals_base
-        self._target = -1  # the last place that was jumped to before it was there
+        self._target = -1  # the last place that a jump named before anything was emitted for it
         self._size = 0  # of steps and tables
-        self._called: dict[Hashable, Callable[[], None]] = {}  # what makes the bodies that are called
+        self._called: dict[Hashable, Callable[[], None]] = {}  # functions that emit the bodies of calls
         self._calls: list[tuple[int, Hashable]] = []  # where a CALL is in steps, and the key of its body
         self._tables: list[tuple[int, list[int]]] = []  # the argument in `steps` that is the table's place
         self._several: set[int] = set()  # id() of records that are used more than once
@@ -216,7 +219,7 @@ class Assembler:
         self.finish()
 
     def finish(self, _: object = None) -> None:
-        """Adds the end of the data, what is called, and the tables."""
+        """Add the end of the data, the bodies of calls, and the tables."""
         self.emit(Opcode.END)
         bodies: dict[Hashable, int] = {}
         while waiting := [item for item in self._called.items() if item[0] not in bodies]:
@@ -236,20 +239,20 @@ class Assembler:
         seen: set[int] = set()
         waiting = [root]
         while waiting:
-            found = waiting.pop()
-            if id(found) in seen:
-                if found.kind == "record":
-                    self._several.add(id(found))
+            type_ = waiting.pop()
+            if id(type_) in seen:
+                if type_.kind == "record":
+                    self._several.add(id(type_))
                 continue
-            seen.add(id(found))
-            waiting += found.children()
+            seen.add(id(type_))
+            waiting += type_.children()
 
     def here(self) -> int:
-        """The place of the next instruction."""
+        """The place where the next instruction will be."""
         return self._steps_base + len(self.steps)
 
     def literal(self, text: bytes) -> tuple[int, int]:
-        """Adds a literal: its start and length. BadSchema if they become too long."""
+        """Add a literal; return its start and length. BadSchema if the literals become too long."""
         start = self._literals_base + len(self.literals)
         self.literals += text
         if len(self.literals) > MOST_TOGETHER:
@@ -257,19 +260,19 @@ class Assembler:
         return start, len(text)
 
     def emit(self, code: int, first: int = 0, second: int = 0) -> int:
-        """Adds an instruction with the literal that is pending; its place in `steps`. BadSchema if the program becomes
+        """Add an instruction with the pending literal; return its place in `steps`. BadSchema if the program becomes
         too long."""
         self._grow(WIDTH)
         at = len(self.steps)
         start, length = self.literal(bytes(self.pending))
         self.pending.clear()
         self.steps += (code, start, length, first, second, self.here() + WIDTH)
-        # Cut first: a name may be megabytes, and each instruction has a path.
+        # Shorten each name before joining: a name may be megabytes, and each instruction has a path.
         self.paths.append(shortened(".".join(map(shortened, self.path))))
         return at
 
     def table(self, argument: int, numbers: list[int]) -> None:
-        """Adds a table behind the program, whose place is to be the number at `argument` in `steps`."""
+        """Add a table after the program, and put its place into `steps` at `argument`."""
         self._grow(len(numbers))
         self._tables.append((argument, numbers))
 
@@ -279,7 +282,7 @@ class Assembler:
             raise BadSchema("its types are used too many times")
 
     def call(self, key: Hashable, make_body: Callable[[], None]) -> None:
-        """Calls the body that is known by `key`, which `make_body` emits once."""
+        """Call the body with the key `key`, which `make_body` emits once."""
         self._called.setdefault(key, make_body)
         self._calls.append((self.emit(Opcode.CALL), key))
 
@@ -310,13 +313,13 @@ class Assembler:
             self.path.pop()
         self.pending += b"}"
 
-    def leaf(self, found: AvroType) -> None:
-        """Shows a value that contains no other."""
-        kind, logical = found.kind, found.logical
+    def leaf(self, leaf_type: AvroType) -> None:
+        """Show a value that contains no other value."""
+        kind, logical = leaf_type.kind, leaf_type.logical
         if kind == "null":
             self.pending += b"null"
         elif logical == "decimal":
-            self.emit(Opcode.DECIMAL if kind == "bytes" else Opcode.DECIMAL_FIXED, found.size, found.scale)
+            self.emit(Opcode.DECIMAL if kind == "bytes" else Opcode.DECIMAL_FIXED, leaf_type.size, leaf_type.scale)
         elif logical == "date":
             self.emit(Opcode.DATE)
         elif logical is not None and logical != "uuid":
@@ -329,24 +332,24 @@ class Assembler:
         elif kind in _SIMPLE:
             self.emit(_SIMPLE[kind])
         elif kind == "fixed":
-            self.emit(Opcode.FIXED, found.size)
+            self.emit(Opcode.FIXED, leaf_type.size)
         else:
-            self.enum(map(quoted, found.symbols))
+            self.enum(map(quoted, leaf_type.symbols))
 
     def enum(self, texts: Iterable[bytes | None]) -> None:
-        """The text of each symbol; None: it does not resolve."""
+        """Show each symbol as its text; None for a symbol that does not resolve."""
         numbers = [n for text in texts for n in ((0, -1) if text is None else self.literal(text))]
         self.table(self.emit(Opcode.ENUM, 0, len(numbers) // 2) + 3, numbers)
 
     def union(self, union: AvroType, each: Callable[[AvroType], None]) -> None:
-        """Goes on with what `each` emits for the branch."""
+        """Continue with the instructions that `each` emits for the branch of the value."""
         at = self.emit(Opcode.UNION, 0, len(union.branches))
         branches, ends = [], []
         for branch in union.branches:
             branches.append(self.here())
             each(branch)
             if self.pending or self.here() in (branches[-1], self._target):
-                self.emit(Opcode.LITERAL)  # whose next instruction can be set below
+                self.emit(Opcode.LITERAL)  # an instruction whose next instruction can be set below
             ends.append(len(self.steps) - WIDTH)
         for end in ends:
             self.steps[end + 5] = self.here()
@@ -354,7 +357,7 @@ class Assembler:
         self.table(at + 3, branches)
 
     def blocks(self, is_map: bool, item: Callable[[], None]) -> None:
-        """An array or map, with what `item` emits for each item."""
+        """Show an array or map, with the instructions that `item` emits for each item."""
         self.pending += b"{" if is_map else b"["
         self.emit(Opcode.PUSH)
         block = self.emit(Opcode.BLOCK)

@@ -1,13 +1,13 @@
-"""Avro's schema resolution: programs that show what one schema wrote as JSON in the shape of another schema's columns.
+"""Avro's schema resolution: programs that show data of one schema as JSON in the shape of another schema's columns.
 
 A datum becomes a line, in which every column has the same JSON type for all values (`Form`). Fields have numbers as
-their names, and come in the order of the schema that wrote them; what the reading schema lacks comes under an empty
-name. Within a JSON column values are as `decoded.jsonl` shows them, with these differences: a record's fields have
-numbers, a map is as in `Form.MAP`, a union is `{"BRANCH":VALUE}`, and a number that is promoted to a float is an
-integer, or a float's bits in base64.
+their names, and come in the order of the writer's schema. A field that the reader's schema lacks has an empty name.
+Values within a JSON column look as in `decoded.jsonl`, with these differences: a record's fields have numbers, a map is
+as in `Form.MAP`, a union is `{"BRANCH":VALUE}`, and a number that is promoted to a float is an integer, or a float's
+bits in base64.
 
-Where the types do not resolve, the program fails when it comes to such a value, and not before: a branch that no value
-has, or an array that is empty, does no harm.
+Types that do not resolve make the program fail only when a value of that type occurs: a branch that no value has, or
+an array that is empty, does no harm.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ROOM: Final = 1 << 12
 
 
 class Form(Enum):
-    """What a column's values are in the text."""
+    """How the text shows a column's values."""
 
     NOTHING = "null"
     BOOLEAN = "true or false"
@@ -62,7 +62,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
-    """A column and those within it. `path`: the names of the fields that lead to it."""
+    """A column and the columns within it. `path`: the names of the fields that lead to it."""
 
     avro: AvroType
     form: Form
@@ -71,14 +71,14 @@ class ValueColumn:
 
     @classmethod
     def of(cls, reader: AvroType) -> ValueColumn:
-        """The columns for values that are read as this type. BadSchema if it contains itself outside of a union of
-        several types, or has too many columns."""
+        """The columns for values that are read as this type. BadSchema if the type contains itself outside of a union
+        of several types, or has too many columns."""
         return _Columns().column(reader, (), ())
 
 
 def add(programs: Programs, writer: AvroType, column: ValueColumn) -> int:
-    """Adds the program that shows what `writer` wrote in the shape of the columns; its first instruction."""
-    return programs.add(lambda made: _Resolved(made).assemble(writer, column))
+    """Add the program that shows data of `writer` in the shape of the columns; return its first instruction."""
+    return programs.add(lambda assembler: _Resolved(assembler).assemble(writer, column))
 
 
 class _Columns:
@@ -103,7 +103,7 @@ class _Columns:
 
 
 def _form(avro: AvroType) -> tuple[Form, list[AvroType]]:
-    """The form, and the types of the children; none of MAYBE: one that is JSON."""
+    """The form, and the types of the children; none if a MAYBE holds JSON."""
     kind, logical = avro.kind, avro.logical or ""
     if kind == "record":
         # Parquet has no struct without fields.
@@ -135,7 +135,7 @@ _FORMS: Final = {
 
 
 def mismatch(writer: AvroType, reader: AvroType) -> str:
-    """Why two types that are no unions do not match, what is within them aside; "" if they do."""
+    """The reason why two types that are no unions do not match, types within them aside; "" if they match."""
     if writer.kind != reader.kind:
         promoted = reader.kind in _PROMOTIONS.get(writer.kind, ())
         return "" if promoted else f"{writer} is not read as {reader}"
@@ -153,8 +153,8 @@ def _same_name(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _branch(writer: AvroType, union: AvroType) -> AvroType | None:
-    """The branch that a value is read as: of the same type and full name, of the same type, or the first to which it is
-    promoted."""
+    """The branch that a value is read as: with the same type and full name, with the same type, or the first branch to
+    which the value is promoted."""
     fitting = [branch for branch in union.branches if not mismatch(writer, branch)]
     same = [branch for branch in fitting if branch.kind == writer.kind]
     exact = [branch for branch in same if branch.name == writer.name]
@@ -167,45 +167,45 @@ def _no_branch(writer: AvroType, union: AvroType) -> str:
 
 
 def _matched(writer: AvroType, reader: AvroType) -> list[int | None]:
-    """For each field of the reader's record the index of the writer's that is read as it."""
+    """For each field of the reader's record, the index of the writer's field that fills it."""
     names = {name: at for at, (name, _) in enumerate(writer.fields)}
-    found: dict[str, int] = {}
+    by_alias: dict[str, int] = {}
     for alias, name in reader.field_aliases.items():
         if alias in names and name not in names:
-            found.setdefault(name, names.pop(alias))
-    return [names.get(name, found.get(name)) for name, _ in reader.fields]
+            by_alias.setdefault(name, names.pop(alias))
+    return [names.get(name, by_alias.get(name)) for name, _ in reader.fields]
 
 
 class _Resolved:
-    """Makes the program with `made`. Where a column is expected, None means that the value is within a JSON column."""
+    """Makes the program with `assembler`. A column of None means that the value is within a JSON column."""
 
-    def __init__(self, made: Assembler) -> None:
-        self._made = made
+    def __init__(self, assembler: Assembler) -> None:
+        self._assembler = assembler
 
     def assemble(self, writer: AvroType, column: ValueColumn) -> None:
         self._value(writer, column.avro, column)
-        self._made.pending += b"\n"
-        self._made.finish()
+        self._assembler.pending += b"\n"
+        self._assembler.finish()
 
     def assemble_default(self, kind: AvroType, column: ValueColumn | None) -> None:
-        """The program for a default's data."""
+        """Make the program for a default's data."""
         self._value(kind, kind, column)
-        self._made.finish()
+        self._assembler.finish()
 
     def _value(self, writer: AvroType, reader: AvroType, column: ValueColumn | None) -> None:
-        made = self._made
+        assembler = self._assembler
         if column is not None and column.form is Form.JSON:
-            made.pending += b'{"j":'
+            assembler.pending += b'{"j":'
             self._value(writer, reader, None)
-            made.pending += b"}"
+            assembler.pending += b"}"
         elif writer.kind == "union":
-            made.union(writer, lambda branch: self._value(branch, reader, column))
+            assembler.union(writer, lambda branch: self._value(branch, reader, column))
         elif reader.kind == "union":
             self._in_union(writer, reader, column)
         elif why := mismatch(writer, reader):
             self._fail(why)
         elif reader.kind == "record" and column is None:
-            made.call((id(writer), id(reader)), lambda: self._called(writer, reader))
+            assembler.call((id(writer), id(reader)), lambda: self._called(writer, reader))
         elif reader.kind == "record":
             self._members(writer, reader, column)
         elif writer.item is not None and reader.item is not None:
@@ -214,34 +214,34 @@ class _Resolved:
             self._leaf(writer, reader, column)
 
     def _in_union(self, writer: AvroType, union: AvroType, column: ValueColumn | None) -> None:
-        made, branch = self._made, _branch(writer, union)
+        assembler, branch = self._assembler, _branch(writer, union)
         if branch is None:
             self._fail(_no_branch(writer, union))
         elif column is None:
-            made.pending += b'{"%d":' % union.branches.index(branch)
+            assembler.pending += b'{"%d":' % union.branches.index(branch)
             self._value(writer, branch, None)
-            made.pending += b"}"
+            assembler.pending += b"}"
         elif branch.kind == "null":
-            made.pending += b"null"
+            assembler.pending += b"null"
         else:
             child = column.children[0]
             self._value(writer, child.avro, child)
 
     def _fail(self, why: str) -> None:
-        made = self._made
-        made.emit(Opcode.FAIL)
-        where = f"field {made.paths[-1]}: " if made.path else ""
-        made.paths[-1] = where + shortened(why)
+        assembler = self._assembler
+        assembler.emit(Opcode.FAIL)
+        where = f"field {assembler.paths[-1]}: " if assembler.path else ""
+        assembler.paths[-1] = where + shortened(why)
 
     def _called(self, writer: AvroType, reader: AvroType) -> None:
-        made, before = self._made, self._made.path
-        made.path = [str(reader).rpartition(".")[2]]
+        assembler, before = self._assembler, self._assembler.path
+        assembler.path = [str(reader).rpartition(".")[2]]
         self._members(writer, reader, None)
-        made.path = before
+        assembler.path = before
 
     def _members(self, writer: AvroType, reader: AvroType, column: ValueColumn | None) -> None:
-        """A record that both have."""
-        made, matched = self._made, _matched(writer, reader)
+        """Show a record that writer and reader both have."""
+        assembler, matched = self._assembler, _matched(writer, reader)
         if self._lacks(writer, reader, matched):
             return
         places = {at: place for place, at in enumerate(matched) if at is not None}
@@ -249,23 +249,23 @@ class _Resolved:
         separator = b"{"
         for at, (name, field) in enumerate(writer.fields):
             place = places.get(at)
-            made.pending += separator + (b'"":' if place is None else b'"%d":' % place)
+            assembler.pending += separator + (b'"":' if place is None else b'"%d":' % place)
             separator = b","
-            made.path.append(name)
+            assembler.path.append(name)
             if place is None:
                 self._skip(field)
             else:
                 self._value(field, reader.fields[place][1], children[place])
-            made.path.pop()
-        for place, there in enumerate(matched):
-            if there is None:
-                made.pending += separator + b'"%d":' % place
+            assembler.path.pop()
+        for place, written in enumerate(matched):
+            if written is None:
+                assembler.pending += separator + b'"%d":' % place
                 separator = b","
                 self._default(reader, place, children[place])
-        made.pending += b"}" if separator == b"," else b"{}"
+        assembler.pending += b"}" if separator == b"," else b"{}"
 
     def _lacks(self, writer: AvroType, reader: AvroType, matched: list[int | None]) -> bool:
-        """Fails at the first field that neither the writer nor a default has."""
+        """Fail at the first field that neither the writer nor a default has; return whether there is one."""
         for (name, _), at in zip(reader.fields, matched, strict=True):
             if at is None and name not in reader.defaults:
                 self._fail(f"{writer} lacks the field {name}, which has no default")
@@ -273,96 +273,96 @@ class _Resolved:
         return False
 
     def _default(self, reader: AvroType, place: int, column: ValueColumn | None) -> None:
-        made, (name, kind) = self._made, reader.fields[place]
-        made.path.append(name)
+        assembler, (name, kind) = self._assembler, reader.fields[place]
+        assembler.path.append(name)
         try:
-            made.pending += _text_of(kind, encode_default(kind, reader.defaults[name]), column)
+            assembler.pending += _text_of(kind, encode_default(kind, reader.defaults[name]), column)
         except BadSchema as error:
             self._fail(f"the default {error}")
-        made.path.pop()
+        assembler.path.pop()
 
     def _items(self, writer: AvroType, reader: AvroType, column: ValueColumn | None, *, is_map: bool) -> None:
-        made, child = self._made, None if column is None else column.children[0]
+        assembler, child = self._assembler, None if column is None else column.children[0]
 
         def item() -> None:
             if is_map:
-                made.pending += b'{"k":'
-                made.emit(Opcode.STRING)
-                made.pending += b',"v":'
+                assembler.pending += b'{"k":'
+                assembler.emit(Opcode.STRING)
+                assembler.pending += b',"v":'
             self._value(writer, reader, child)
-            made.pending += b"}" * is_map
+            assembler.pending += b"}" * is_map
 
-        made.blocks(False, item)
+        assembler.blocks(False, item)
 
     def _leaf(self, writer: AvroType, reader: AvroType, column: ValueColumn | None) -> None:
-        """A value of types that match and contain no others."""
-        made, kind, form = self._made, reader.kind, None if column is None else column.form
+        """Show a value of types that match and contain no other types."""
+        assembler, kind, form = self._assembler, reader.kind, None if column is None else column.form
         if kind in ("float", "double") and (column is not None or writer.kind != kind):
             if writer.kind in _FIXED_SIZES:
-                made.emit(Opcode.FIXED, _FIXED_SIZES[writer.kind])
+                assembler.emit(Opcode.FIXED, _FIXED_SIZES[writer.kind])
                 return
             quote = b"" if column is None else b'"'
-            made.pending += quote
+            assembler.pending += quote
             self._integer(writer)
-            made.pending += quote
+            assembler.pending += quote
         elif form in (Form.DECIMAL, Form.BYTES):
-            made.emit(Opcode.FIXED if kind == "fixed" else Opcode.BYTES, reader.size)
+            assembler.emit(Opcode.FIXED if kind == "fixed" else Opcode.BYTES, reader.size)
         elif form in (Form.NUMBER, Form.TIME) or (kind == "long" and reader.logical is None):
             self._integer(writer)
         elif kind == "enum":
             self._enum(writer, reader)
         else:
-            made.leaf(reader)
+            assembler.leaf(reader)
 
     def _integer(self, writer: AvroType) -> None:
-        self._made.emit(Opcode.INT if writer.kind == "int" else Opcode.LONG)
+        self._assembler.emit(Opcode.INT if writer.kind == "int" else Opcode.LONG)
 
     def _enum(self, writer: AvroType, reader: AvroType) -> None:
-        there = set(reader.symbols)
-        chosen = [symbol if symbol in there else reader.default for symbol in writer.symbols]
-        self._made.enum(None if symbol is None else quoted(symbol) for symbol in chosen)
+        known = set(reader.symbols)
+        chosen = [symbol if symbol in known else reader.default for symbol in writer.symbols]
+        self._assembler.enum(None if symbol is None else quoted(symbol) for symbol in chosen)
 
-    # What the reader lacks: any JSON, and no more is checked of it than its length.
+    # Fields that the reader lacks become any JSON; only their length is checked.
 
     def _skip(self, writer: AvroType) -> None:
-        made, kind = self._made, writer.kind
+        assembler, kind = self._assembler, writer.kind
         if kind == "union":
-            made.union(writer, self._skip)
+            assembler.union(writer, self._skip)
         elif kind == "record":
-            made.call(id(writer), lambda: self._skip_fields(writer))
+            assembler.call(id(writer), lambda: self._skip_fields(writer))
         elif writer.item is not None:
             self._skip_items(writer.item, is_map=kind == "map")
         elif kind == "null":
-            made.pending += b"null"
+            assembler.pending += b"null"
         elif kind in ("string", "bytes"):
-            made.emit(Opcode.BYTES)
+            assembler.emit(Opcode.BYTES)
         elif kind in ("int", "long", "enum"):
-            made.emit(Opcode.LONG)
+            assembler.emit(Opcode.LONG)
         else:
-            made.emit(Opcode.FIXED, _FIXED_SIZES.get(kind, writer.size))
+            assembler.emit(Opcode.FIXED, _FIXED_SIZES.get(kind, writer.size))
 
     def _skip_items(self, item: AvroType, *, is_map: bool) -> None:
         def skip_item() -> None:
             if is_map:
-                self._made.emit(Opcode.BYTES)
-                self._made.pending += b","
+                self._assembler.emit(Opcode.BYTES)
+                self._assembler.pending += b","
             self._skip(item)
 
-        self._made.blocks(False, skip_item)
+        self._assembler.blocks(False, skip_item)
 
     def _skip_fields(self, writer: AvroType) -> None:
-        made = self._made
-        made.pending += b"["
+        assembler = self._assembler
+        assembler.pending += b"["
         for at, (_, field) in enumerate(writer.fields):
-            made.pending += b"," * (at > 0)
+            assembler.pending += b"," * (at > 0)
             self._skip(field)
-        made.pending += b"]"
+        assembler.pending += b"]"
 
 
 def _text_of(kind: AvroType, data: bytes, column: ValueColumn | None) -> bytes:
-    """The text of a default, whose data these are. BadSchema if it is too large."""
+    """Return the text of a default that was encoded as `data`. BadSchema if the text is too large."""
     programs, room = Programs(), Room(_ROOM)
-    entry = programs.add(lambda made: _Resolved(made).assemble_default(kind, column))
+    entry = programs.add(lambda assembler: _Resolved(assembler).assemble_default(kind, column))
     results = np.empty((5, 1), np.int64)
     columns = np.array([[0], [len(data)], [entry]], np.int64)
     while True:

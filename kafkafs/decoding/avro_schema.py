@@ -1,4 +1,4 @@
-"""The text of an Avro schema to its types, with those of the schemas that it refers to."""
+"""Parsing the text of an Avro schema, and of the schemas that it refers to, into types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kafkafs.schemas.registry import Reference, Schema, SchemaLookup
 
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
-# A schema beyond these is refused: the text comes from a log, so anybody may have written it.
+# A larger schema is refused: the text comes from a log, so anybody may have written it.
 MAX_TEXT: Final = 4 << 20
 MAX_NESTING: Final = 100
 MAX_SCALE: Final = 4096
@@ -35,13 +35,13 @@ _LOGICAL: Final = {
 
 
 class BadSchema(ValueError):
-    """A schema that nothing can be decoded by; the message says what is wrong with it."""
+    """A schema that cannot be used for decoding; the message says what is wrong with it."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class AvroType:
-    """One type. `kind` is a primitive's name or record, enum, array, map, union, fixed; `logical` the name of a logical
-    type that is known and valid here, else None. Types can contain themselves."""
+    """A type. `kind` is a primitive's name or record, enum, array, map, union, fixed; `logical` the name of a logical
+    type that is known and valid for this type, else None. Types can contain themselves."""
 
     kind: str
     name: str | None = None  # full name of a record, enum or fixed
@@ -78,43 +78,43 @@ def parse(schema: Schema, schemas: SchemaLookup) -> AvroType:
 
 
 def _referenced_texts(schema: Schema, schemas: SchemaLookup) -> list[str]:
-    """The texts of all schemas that this one refers to, each once, after those that it refers to itself."""
+    """The texts of all schemas that this schema refers to, each once, after the texts that it refers to itself."""
     texts: list[str] = []
     seen: set[tuple[str, int]] = set()
     size = 0
-    # A reference comes off the stack twice: to push what it refers to, and then to be listed.
-    waiting: list[tuple[Reference, Schema | None]] = [(one, None) for one in reversed(schema.references)]
+    # A reference is popped twice: first to push its own references, then to be listed after them.
+    waiting: list[tuple[Reference, Schema | None]] = [(child, None) for child in reversed(schema.references)]
     while waiting:
-        reference, found = waiting.pop()
-        if found is not None:
-            texts.append(found.text)
+        reference, referred = waiting.pop()
+        if referred is not None:
+            texts.append(referred.text)
             continue
         place = (reference.subject, reference.version)
         if place in seen:
             continue
         seen.add(place)
-        found = referred_schema(reference, schemas, registry.AVRO)
-        size += len(found.text)
+        referred = referred_schema(reference, schemas, registry.AVRO)
+        size += len(referred.text)
         if len(seen) > _MAX_REFERENCES or size > MAX_TEXT:
             raise BadSchema(f"refers to more than {_MAX_REFERENCES} schemas or {MAX_TEXT >> 20} MiB of them")
-        waiting.append((reference, found))
-        waiting += [(one, None) for one in reversed(found.references)]
+        waiting.append((reference, referred))
+        waiting += [(child, None) for child in reversed(referred.references)]
     return texts
 
 
 def referred_schema(reference: Reference, schemas: SchemaLookup, schema_type: str) -> Schema:
-    """What `reference` names. Raises BadSchema where it is missing or of another type."""
-    found = schemas.referenced(reference)
-    if found is None:
+    """Return the schema that `reference` names. Raises BadSchema if it is missing or of another type."""
+    referred = schemas.referenced(reference)
+    if referred is None:
         raise BadSchema(f"refers to {reference.name} in subject {reference.subject}, version {reference.version},"
                         " which is not among the schemas")  # fmt: skip
-    if found.schema_type != schema_type:
-        raise BadSchema(f"refers to {reference.name}, which is of type {found.schema_type}, not {schema_type}")
-    return found
+    if referred.schema_type != schema_type:
+        raise BadSchema(f"refers to {reference.name}, which is of type {referred.schema_type}, not {schema_type}")
+    return referred
 
 
 class _Parser:
-    """For one text; `names` are the named types by full name, those of the texts before included."""
+    """Parses one text; `names` are the named types by full name, including those of earlier texts."""
 
     def __init__(self, names: dict[str, AvroType]) -> None:
         self._names = names
@@ -166,13 +166,13 @@ class _Parser:
 
     def _named(self, name: str, namespace: str) -> AvroType:
         full = name if "." in name or not namespace else f"{namespace}.{name}"
-        found = self._names.get(full) or self._names.get(name)
-        if found is None:
+        known_type = self._names.get(full) or self._names.get(name)
+        if known_type is None:
             raise BadSchema(f"the type {_short(full)} is not defined")
-        return found
+        return known_type
 
     def _define(self, node: dict[str, Any], namespace: str, kind: str) -> tuple[AvroType, str]:
-        """A new named type, and the namespace of the names in it."""
+        """Return a new named type, and the namespace of the names in it."""
         name = node.get("name")
         if not isinstance(name, str) or not name:
             raise BadSchema(f"a type {kind} has no name")
@@ -184,67 +184,67 @@ class _Parser:
             name = f"{namespace}.{name}" if namespace else name
         if name in self._names:
             raise BadSchema(f"the type {_short(name)} is defined twice")
-        self._names[name] = made = AvroType(kind, name)
-        made.aliases = frozenset(
+        self._names[name] = new_type = AvroType(kind, name)
+        new_type.aliases = frozenset(
             alias if "." in alias or not namespace else f"{namespace}.{alias}" for alias in _aliases(node)
         )
-        return made, namespace
+        return new_type, namespace
 
     def _record(self, node: dict[str, Any], namespace: str, depth: int) -> AvroType:
-        made, namespace = self._define(node, namespace, "record")
+        record, namespace = self._define(node, namespace, "record")
         fields = node.get("fields")
         if not isinstance(fields, list):
-            raise BadSchema(f"the record {made} has no list of fields")
+            raise BadSchema(f"the record {record} has no list of fields")
         parsed: dict[str, AvroType] = {}
-        for one in fields:
-            name = one.get("name") if isinstance(one, dict) else None
-            if not isinstance(name, str) or "type" not in one:
-                raise BadSchema(f"a field of the record {made} has no name or no type")
+        for member in fields:
+            name = member.get("name") if isinstance(member, dict) else None
+            if not isinstance(name, str) or "type" not in member:
+                raise BadSchema(f"a field of the record {record} has no name or no type")
             if name in parsed:
-                raise BadSchema(f"the record {made} has two fields {_short(name)}")
-            parsed[_unicode(name)] = self._type(one["type"], namespace, depth + 1)
-            if "default" in one:
-                made.defaults[name] = one["default"]
-            made.field_aliases.update((alias, name) for alias in _aliases(one))
-        made.fields = tuple(parsed.items())
-        return made
+                raise BadSchema(f"the record {record} has two fields {_short(name)}")
+            parsed[_unicode(name)] = self._type(member["type"], namespace, depth + 1)
+            if "default" in member:
+                record.defaults[name] = member["default"]
+            record.field_aliases.update((alias, name) for alias in _aliases(member))
+        record.fields = tuple(parsed.items())
+        return record
 
     def _enum(self, node: dict[str, Any], namespace: str) -> AvroType:
-        made, _ = self._define(node, namespace, "enum")
+        enum, _ = self._define(node, namespace, "enum")
         symbols = node.get("symbols")
         if not isinstance(symbols, list) or not all(isinstance(symbol, str) for symbol in symbols):
-            raise BadSchema(f"the enum {made} has no list of symbols")
-        made.symbols = tuple(map(_unicode, symbols))
-        made.default = node["default"] if node.get("default") in symbols else None
-        return made
+            raise BadSchema(f"the enum {enum} has no list of symbols")
+        enum.symbols = tuple(map(_unicode, symbols))
+        enum.default = node["default"] if node.get("default") in symbols else None
+        return enum
 
     def _fixed(self, node: dict[str, Any], namespace: str) -> AvroType:
-        made, _ = self._define(node, namespace, "fixed")
+        fixed, _ = self._define(node, namespace, "fixed")
         size = node.get("size")
         if type(size) is not int or not 0 <= size < 1 << 31:
-            raise BadSchema(f"the fixed {made} has no size from 0 to 2147483647")
-        made.size = size
-        return _with_logical(made, node)
+            raise BadSchema(f"the fixed {fixed} has no size from 0 to 2147483647")
+        fixed.size = size
+        return _with_logical(fixed, node)
 
 
-def _with_logical(made: AvroType, node: dict[str, Any]) -> AvroType:
-    """A logical type that is unknown or not valid is ignored, as the specification has it."""
+def _with_logical(type_: AvroType, node: dict[str, Any]) -> AvroType:
+    """Set the type's logical type; an unknown or invalid one is ignored, as the specification demands."""
     logical = node.get("logicalType")
-    if logical == "decimal" and made.kind in ("bytes", "fixed"):
+    if logical == "decimal" and type_.kind in ("bytes", "fixed"):
         precision, scale = node.get("precision"), node.get("scale", 0)
         if type(precision) is int and type(scale) is int and 0 <= scale <= precision and precision > 0:
             if scale > MAX_SCALE:
                 raise BadSchema(f"a decimal has {scale} decimals, more than {MAX_SCALE}")
-            if made.kind == "bytes" or precision <= math.floor((8 * made.size - 1) * math.log10(2)):
-                made.logical, made.precision, made.scale = logical, precision, scale
-    elif isinstance(logical, str) and _LOGICAL.get(logical) == made.kind:
-        made.logical = logical
-    return made
+            if type_.kind == "bytes" or precision <= math.floor((8 * type_.size - 1) * math.log10(2)):
+                type_.logical, type_.precision, type_.scale = logical, precision, scale
+    elif isinstance(logical, str) and _LOGICAL.get(logical) == type_.kind:
+        type_.logical = logical
+    return type_
 
 
 def _aliases(node: dict[str, Any]) -> list[str]:
-    found = node.get("aliases")
-    return [alias for alias in found if isinstance(alias, str)] if isinstance(found, list) else []
+    aliases = node.get("aliases")
+    return [alias for alias in aliases if isinstance(alias, str)] if isinstance(aliases, list) else []
 
 
 def _unicode(name: str) -> str:
@@ -256,6 +256,6 @@ def _unicode(name: str) -> str:
 
 
 def _short(node: object) -> str:
-    """A value as JSON, cut off after 60 characters: for messages."""
+    """A value as JSON, cut off after 60 characters, for messages."""
     text = json.dumps(node) if not isinstance(node, (dict, list)) else str(node)[:100]
     return text if len(text) <= 60 else f"{text[:60]}…"

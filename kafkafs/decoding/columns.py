@@ -1,4 +1,4 @@
-"""Keys or values in columns to JSON texts in columns."""
+"""Decoding columns of keys or values to columns of JSON texts."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _OF_FILE: Final = -2
 
 
 class Decoded(NamedTuple):
-    """What `ColumnDecoder.decode` made of rows: texts[0] their starts in the room, texts[1] their lengths, -1 where a
-    row is not decoded; its schema's id, -1 where it is not in the wire format; errors by row, counted from 0.
-    `in_order`: every row has a text, and they lie one after another."""
+    """Decoded rows. texts[0]: the starts of their texts in the room; texts[1]: the lengths, -1 for a row that is not
+    decoded; ids: schema ids, -1 for a row that is not in the wire format; errors by row, counted from 0. `in_order`:
+    every row has a text, and the texts lie one after another."""
 
     rows: int
     texts: Int64s
@@ -45,12 +45,12 @@ class Decoded(NamedTuple):
 
 
 class ColumnDecoder:
-    """Decodes the keys or the values of one topic. Threads can share it, each with a Room of its own."""
+    """Decodes the keys or the values of one topic. Threads can share it, each with its own Room."""
 
     def __init__(
         self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
     ) -> None:
-        """With `reader` the texts are in the shape of its columns (`avro_resolution`)."""
+        """With `reader`, the texts have the shape of its columns (`avro_resolution`)."""
         self._programs = programs
         self._plans = SchemaPlans(schemas, subject, programs, reader)
 
@@ -63,10 +63,11 @@ class ColumnDecoder:
         position: int = 0,
         guids: Mapping[int, bytes] | None = None,
     ) -> tuple[Decoded, int]:
-        """Decodes the first rows, as many as fit into `room` from `position` on; and the position after their texts.
+        """Decode the first rows, as many as fit into `room` from `position` on; return them and the position after
+        them.
 
-        `guids`: the header of each row that has one (`framing.find_guids`); its bytes then begin with the data.
-        Raises ValueError if a row points outside `buffer`.
+        `guids`: the header of each row that has one (`framing.find_guids`); the bytes of such a row begin with the
+        data. Raises ValueError if a row points outside `buffer`.
         """
         starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
         numbers = np.empty(len(starts), np.int64)
@@ -106,13 +107,13 @@ class ColumnDecoder:
                 start, length = columns[:2, found].tolist()
                 text = _row(plans[int(numbers[found])], data[start : start + length], guids.get(found))
                 if isinstance(text, str):
-                    errors[found] = text
+                    errors[failed] = text
                     continue
                 end = room.append(position, text)
                 if end < 0:
-                    rows = found
+                    rows = failed
                     break
-                texts[:, found] = position, end - position
+                texts[:, failed] = position, end - position
                 position = end
             if _OF_FILE in plans and plans[_OF_FILE].rows is not None:
                 empty = (numbers[:rows] == _OF_FILE) & (texts[1, :rows] == 2) & (columns[1, :rows] > 0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Texts = tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]
 from kafkafs.decoding.own_topic_decoder import OwnTopicDecoder
 
-# Columns behind a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
+# Columns after a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
 _KEY: Final = len(RecordColumn)
 _VALUE: Final = _KEY + 4
 _KEY_SCHEMA: Final = _VALUE + 4
@@ -42,17 +42,17 @@ _COLUMNS: Final = _ERROR + 2
 _NO_SIZES: Final = np.empty(0, np.int64)
 _NO_OUT: Final = memoryview(bytearray())
 ROOM_BYTES: Final = 1 << 20
-# What a thread keeps of a room that grew.
+# The most that a thread keeps of a room that grew.
 MOST_KEPT_BYTES: Final = 4 << 20
-# As many as stay in a processor's second cache with their columns and texts: with 4096 measuring takes a fifth more.
+# As many rows as fit, with their columns and texts, into a processor's second cache: 4096 rows take a fifth longer.
 MOST_ROWS: Final = 1536
 
 
 class DecodedJsonl(Format):
     """The Format for the records of one partition (`kafkafs.formats.program.Format`).
 
-    A record renders to the same bytes for as long as this object is there: what `schemas` said of an id is kept, also
-    that it is unknown. To see schemas that came later, make another.
+    A record renders to the same bytes as long as this object exists: it keeps the answers of `schemas`, also that an id
+    is unknown. To see schemas that came later, create another.
     """
 
     name = "decoded.jsonl"
@@ -60,7 +60,8 @@ class DecodedJsonl(Format):
     def __init__(
         self, tp: TopicPartition, schemas: SchemaLookup, own: OwnTopicDecoder | None = None, before: bytes | None = None
     ) -> None:
-        """`own`: for records of Kafka's own wherever they are; `before`: begins a line in place of the partition."""
+        """`own`: decodes records of Kafka's own topics, in any topic; `before`: begins a line in place of the
+        partition."""
         programs = Programs()
         self._own = own or (OwnTopicDecoder(tp.topic) if tp.topic in GROUPS else None)
         self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
@@ -104,7 +105,7 @@ class DecodedJsonl(Format):
     def _run(
         self, block: RecordBlock, columns: Int64s, room: Room, row: int, out: memoryview, at: int, sizes: Int64s
     ) -> tuple[int, int]:
-        """Runs the program over the window: (rows done, position after them)."""
+        """Run the program over the window; return (rows done, position after them)."""
         done, position, outside = render_kernel.run(
             self._program.steps, self._program.literals, block.buffer, columns, block.table.timestamp_type,
             0, columns.shape[1], out, at, sizes, room.texts,
@@ -161,13 +162,13 @@ class DecodedJsonl(Format):
 
 
 def _put_errors(columns: Int64s, keys: Decoded, values: Decoded, room: Room, position: int) -> int:
-    """Puts the errors of both into the room; the number of rows whose errors fit."""
+    """Put the errors of keys and values into the room; return the number of rows whose errors fit."""
     rows = int(columns.shape[1])
     for row in sorted(keys.errors.keys() | values.errors.keys()):
         if row >= rows:
             break
-        named = [f"{name}: {found.errors[row]}" for name, found in (("key", keys), ("value", values))
-                 if row in found.errors]  # fmt: skip
+        named = [f"{name}: {side.errors[row]}" for name, side in (("key", keys), ("value", values))
+                 if row in side.errors]  # fmt: skip
         end = room.append(position, b',"error":' + json.dumps("; ".join(named), ensure_ascii=False).encode())
         if end < 0:
             return row
@@ -202,19 +203,19 @@ def _line(before: bytes) -> program.Program:
 
 
 class TextDecoder:
-    """JSON texts of one column of a topic, for readers of columns: the keys of subject `<topic>-key`, or the values of
-    `<topic>-value`. What is said of DecodedJsonl holds for it."""
+    """Decodes one column of a topic to JSON texts, for readers of columns: the keys by subject `<topic>-key`, or the
+    values by `<topic>-value`. It keeps the answers of `schemas`, like DecodedJsonl."""
 
     def __init__(self, schemas: SchemaLookup, subject: str) -> None:
         self._decoder = ColumnDecoder(schemas, subject, Programs())
         self._rooms = Rooms(ROOM_BYTES, MOST_KEPT_BYTES)
 
     def decode(self, data: Buffer, starts: Int64s, lengths: Int64s, guids: Mapping[int, bytes] | None = None) -> Texts:
-        """(texts one after another, where each ends, schema ids, errors by row).
+        """Return (texts one after another, where each ends, schema ids, errors by row).
 
-        A text is what decoded.jsonl shows: the decoded value, else the bytes as jsonl shows them; null, whose length is
-        -1, has no bytes. Schema id -1: not in the wire format. `guids`: of rows with such a header (`find_guids`).
-        Raises ValueError if a row points outside `data`.
+        A text is the decoded value, or the bytes as jsonl shows them if they cannot be decoded; null, whose length is
+        -1, has an empty text. Schema id -1: not in the wire format. `guids`: by row, the headers that `find_guids`
+        found. Raises ValueError if a row points outside `data`.
         """
         count = len(starts)
         ids, ends, errors = np.empty(count, np.int64), np.empty(count, np.int64), dict[int, str]()
@@ -224,48 +225,48 @@ class TextDecoder:
         while row < count:
             window = slice(row, row + MOST_ROWS)
             headers = {at - row: header for at, header in guids.items() if at >= row} if guids else None
-            found, end = self._decoder.decode(data, starts[window], lengths[window], room, 0, headers)
-            if not found.rows:
+            decoded, end = self._decoder.decode(data, starts[window], lengths[window], room, 0, headers)
+            if not decoded.rows:
                 room.grow()
                 continue
-            window = slice(row, row + found.rows)
-            if found.in_order:
-                part, part_ends = room.texts[:end].copy(), found.texts[:, : found.rows].sum(0)
+            window = slice(row, row + decoded.rows)
+            if decoded.in_order:
+                part, part_ends = room.texts[:end].copy(), decoded.texts[:, : decoded.rows].sum(0)
             else:
-                part, part_ends = _texts(data, starts[window], lengths[window], found, room)
+                part, part_ends = _texts(data, starts[window], lengths[window], decoded, room)
             parts.append(part)
             ends[window] = part_ends + total
-            ids[window] = found.ids[: found.rows]
-            errors.update((row + at, error) for at, error in found.errors.items())
+            ids[window] = decoded.ids[: decoded.rows]
+            errors.update((row + at, error) for at, error in decoded.errors.items())
             total += len(part)
-            row += found.rows
+            row += decoded.rows
         self._rooms.keep(room)
         texts = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.uint8), *parts])
         return texts, ends, ids, errors
 
 
 def own_texts(topic: str, block: RecordBlock) -> list[Texts]:
-    """Keys and values of a block of one of Kafka's own topics, as `TextDecoder.decode` gives them; KeyError for other
-    topics."""
+    """Decode keys and values of a block of one of Kafka's own topics; the result is `TextDecoder.decode`'s for each.
+    KeyError for other topics."""
     decoder, room = OwnTopicDecoder(topic), Room(ROOM_BYTES)
     *sides, _ = decoder.decode(block.buffer, block.columns, room)
     while sides[0].rows < len(block):
         room.grow()
         *sides, _ = decoder.decode(block.buffer, block.columns, room)
-    made = []
+    columns = []
     for first, side in zip((RecordColumn.KEY_START, RecordColumn.VALUE_START), sides, strict=True):
         texts, ends = _texts(block.buffer, block.columns[first], block.columns[first + 1], side, room)
-        made.append((texts, ends, side.ids, side.errors))
-    return made
+        columns.append((texts, ends, side.ids, side.errors))
+    return columns
 
 
 def _texts(
-    data: Buffer, starts: Int64s, lengths: Int64s, found: Decoded, room: Room
+    data: Buffer, starts: Int64s, lengths: Int64s, decoded: Decoded, room: Room
 ) -> tuple[NDArray[np.uint8], Int64s]:
-    """The texts of the rows that were found, copied out of the room, and where they end."""
-    rows = found.rows
+    """The texts of the decoded rows, copied out of the room, and where they end."""
+    rows = decoded.rows
     columns = np.zeros((_VALUE, rows), np.int64)
-    columns[_KEY : _KEY + 2] = found.texts[:, :rows]
+    columns[_KEY : _KEY + 2] = decoded.texts[:, :rows]
     columns[_KEY + 2], columns[_KEY + 3] = starts, lengths
     steps, literals = _TEXT.steps, _TEXT.literals
     sizes = np.empty(rows, np.int64)
@@ -280,9 +281,9 @@ def _texts(
     if (lengths >= 0).all():
         render_kernel.run(*arguments, out.data, 0, _NO_SIZES, room.texts)
         return out, ends
-    there = np.flatnonzero(lengths >= 0)
-    kept = np.ascontiguousarray(columns[:, there])
-    render_kernel.run(steps, literals, plain, kept, _NO_TYPE, 0, len(there), out.data, 0, _NO_SIZES, room.texts)
+    shown = np.flatnonzero(lengths >= 0)
+    kept = np.ascontiguousarray(columns[:, shown])
+    render_kernel.run(steps, literals, plain, kept, _NO_TYPE, 0, len(shown), out.data, 0, _NO_SIZES, room.texts)
     return out, ends
 
 

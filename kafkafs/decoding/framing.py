@@ -1,4 +1,4 @@
-"""What is in front of a value that a schema registry knows: an id or a GUID, and the indexes of Protobuf."""
+"""The prefix of a value that a schema registry knows: an id or a GUID, and the indexes of Protobuf."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ if TYPE_CHECKING:
     pass
 
 
-# How long the texts of errors are.
+# The longest text of an error.
 MOST_SHOWN: Final = 300
 
 
 def shortened(text: str) -> str:
-    """At most about 300 characters: the beginning and the end, which says what is wrong, of a long text. What a schema
-    names may be megabytes, and each message repeats it."""
+    """Cut a long text to about 300 characters: its beginning, and its end, which says what is wrong. A schema's names
+    may be megabytes, and each message repeats them."""
     return text if len(text) <= MOST_SHOWN else f"{text[:100]}… {text[-200:]}"

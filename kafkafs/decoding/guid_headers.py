@@ -1,4 +1,4 @@
-"""The newer form of the wire format: a record's header has the schema's GUID, and key and value are data alone.
+"""The newer form of the wire format: a record's header has the schema's GUID, so key and value are only data.
 
 Source: io.confluent.kafka.serializers.schema.id.HeaderSchemaIdSerializer and SchemaId; confluent_kafka's
 header_schema_id_serializer. The header is a byte 1, the GUID in 16 bytes, and for Protobuf the message indexes.
@@ -33,11 +33,11 @@ def guid_in(header: bytes) -> bytes:
 
 
 def find_guids(block: RecordBlock) -> tuple[dict[int, bytes], dict[int, bytes]]:
-    """The values of such headers by row, for keys and for values; of several the last."""
+    """The GUID headers by row, for keys and for values; if a record has several, the last."""
     keys: dict[int, bytes] = {}
     values: dict[int, bytes] = {}
     counts = np.maximum(block.headers_count, 0)
-    # A header has two bytes at least. Counts that cannot be are an error, and rendering says so.
+    # A header has at least two bytes. Rendering reports larger counts as an error.
     most = len(block.buffer) // 2
     if not counts.any() or int(counts.max()) > most or int(counts.sum()) > most:
         return keys, values
@@ -46,11 +46,13 @@ def find_guids(block: RecordBlock) -> tuple[dict[int, bytes], dict[int, bytes]]:
     except CorruptBatch:
         return keys, values
     likely = (spans[1] == len(KEY_HEADER)) | (spans[1] == len(VALUE_HEADER))
-    found = np.flatnonzero(likely & (spans[3] >= GUID_HEADER_SIZE))
-    if not len(found):
+    matches = np.flatnonzero(likely & (spans[3] >= GUID_HEADER_SIZE))
+    if not len(matches):
         return keys, values
     rows = np.repeat(np.arange(len(block)), counts)
-    for row, (name, name_length, start, length) in zip(rows[found].tolist(), spans[:, found].T.tolist(), strict=True):
+    for row, (name, name_length, start, length) in zip(
+        rows[matches].tolist(), spans[:, matches].T.tolist(), strict=True
+    ):
         header = bytes(block.buffer[name : name + name_length])
         side = keys if header == KEY_HEADER else values if header == VALUE_HEADER else None
         if side is not None and block.buffer[start] == _MAGIC:

@@ -17,7 +17,7 @@ _MOST_INDEXES: Final = 100
 
 
 class BadIndexes(Exception):
-    """Indexes that are none, or of no message type."""
+    """Invalid indexes, or indexes of no message type."""
 
 
 Indexes = tuple[int, ...]
@@ -32,8 +32,8 @@ class TypeNaming(NamedTuple):
 
 
 def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
-    """The indexes and where the message begins: a count and as many numbers, as zigzag varints; a count of 0 is [0]
-    (io.confluent.kafka.schemaregistry.protobuf.MessageIndexes). Raises BadIndexes."""
+    """Return the indexes and where the message begins. A count comes first, then as many numbers, as zigzag varints; a
+    count of 0 means [0] (io.confluent.kafka.schemaregistry.protobuf.MessageIndexes). Raises BadIndexes."""
     count, at = _varint(data, 0)
     if count == 0:
         return (0,), at

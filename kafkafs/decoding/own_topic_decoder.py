@@ -1,4 +1,4 @@
-"""Records of Kafka's own topics to JSON texts in columns: by the definitions of their messages, without schemas."""
+"""Decoding records of Kafka's own topics to columns of JSON texts, by Kafka's definitions, without schemas."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 
 
 class OwnTopicDecoder:
-    """Decodes records of Kafka's own. Threads can share it, each with a Room of its own."""
+    """Decodes records of one of Kafka's own topics. Threads can share it, each with its own Room."""
 
     def __init__(self, group: str) -> None:
-        """`group`: of messages, mostly a topic (storage.format.messages). KeyError."""
+        """`group`: of messages, usually a topic's name (storage.format.messages). KeyError."""
         self._messages = messages(group)
 
     def decode(self, buffer: Buffer, columns: NDArray[np.int64], room: Room) -> tuple[Decoded, Decoded, int]:
-        """Keys and values of the first rows, as many as fit into `room`, and the position after their texts. `columns`:
-        as of a RecordBlock. ValueError if a row points outside `buffer`."""
+        """Return keys and values of the first rows, as many as fit into `room`, and the position after their texts.
+        `columns`: those of a RecordBlock. ValueError if a row points outside `buffer`."""
         sides = columns[RecordColumn.KEY_START : RecordColumn.KEY_START + 4]
-        found = self._messages.read(buffer, sides, room.texts)
-        ids = np.full(found.rows, -1, np.int64)
+        messages = self._messages.read(buffer, sides, room.texts)
+        ids = np.full(messages.rows, -1, np.int64)
         errors: dict[str, dict[int, str]] = {"key": {}, "value": {}}
-        for row, (side, error, _) in found.errors.items():
+        for row, (side, error, _) in messages.errors.items():
             errors[side][row] = error
         keys, values = (
-            Decoded(found.rows, found.places[at : at + 2], ids, errors[side]) for at, side in ((0, "key"), (2, "value"))
+            Decoded(messages.rows, messages.places[at : at + 2], ids, errors[side])
+            for at, side in ((0, "key"), (2, "value"))
         )
-        return keys, values, found.end
+        return keys, values, messages.end

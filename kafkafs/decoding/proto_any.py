@@ -1,12 +1,12 @@
 """google.protobuf.Any: messages of a type that their own type_url names.
 
-The type is found among those that the schema has, then among those of all schemas (`SchemaLookup.by_message_type`) and
-the files that need no reference. An Any whose type is nowhere, or whose bytes are not of a type that only another
-schema has, is shown as the message that it is: type_url and value.
+The type is looked up among the schema's types, then among those of all schemas (`SchemaLookup.by_message_type`) and the
+files that need no reference. An Any is shown plainly, as type_url and value, if its type is unknown, or if only another
+schema has the type and the bytes do not fit it.
 
-The protobuf library asks a descriptor pool for such types, and refuses the whole message for one that is not there. So
-it is given `AnyTypes` in place of a pool; and before it writes a message as JSON, an Any that is to be shown as it is
-becomes the value of another Any, of a type with the same two fields.
+The protobuf library asks a descriptor pool for such types, and refuses the whole message if a type is missing. So it
+gets `AnyTypes` in place of a pool; and before it writes a message as JSON, an Any to be shown plainly is replaced by
+another Any that contains it as a value, of a type with the same two fields.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ ANY: Final = "google.protobuf.Any"
 _OWN: Final = "google.protobuf."
 _KNOWN: Final = (_OWN, "google.type.", "confluent.type.")
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]{0,999}", re.ASCII)
-# No type's name, and another one in each process: whoever wrote the data did not know it.
+# Not a valid type name, and different in each process: writers of data cannot know it.
 _PLAIN: Final = f"@{secrets.token_hex(8)}"
 MOST_WITHIN_EACH_OTHER: Final = 100  # messages below the outermost one, also in an Any
-# Of all Any together, each of which has those within it once more.
+# The bytes of all Any of a message together; those of an Any within another count in both.
 MOST_ANY_BYTES: Final = 1 << 20
-ANY_BYTES_PER_BYTE: Final = 16  # and so many for each byte of the data
+ANY_BYTES_PER_BYTE: Final = 16  # and this many for each byte of the data
 
 
 class TooMuch(Exception):
-    """Messages within each other, or their bytes together, exceed a bound; the message says which."""
+    """The nesting of messages, or all their bytes, exceed a bound; the message says which."""
 
 
 class AnyTypes:
-    """The message types that an Any in data of one schema may have: what the library takes in place of a pool. Threads
-    can share it. A type that was found stays the same."""
+    """The message types that an Any in data of one schema may have, which the library uses like a pool. Threads can
+    share this. Once it has returned a type for a name, that never changes."""
 
     def __init__(self, compiled: Compiled, schemas: SchemaLookup | None) -> None:
         self._own = compiled.pool
         self._schemas = schemas
         # Guarded by the lock, which is held while a schema is compiled.
         self._lock = Lock()
-        self._others: dict[Schema, Compiled | None] = {}  # they are counted while this uses them
+        self._others: dict[Schema, Compiled | None] = {}  # kept here, so that descriptors in use are counted
         # Read and written without the lock, each entry as a whole.
         self._found: dict[str, Any] = {}  # types of other schemas by name
         self.longest_name = 0  # of the fields and symbols of these
@@ -60,22 +60,22 @@ class AnyTypes:
         self._with_any: dict[Any, bool] = {}  # see may_have_any
 
     def FindMessageTypeByName(self, name: str) -> Any:  # noqa: N802 - the library calls it so
-        """The descriptor of a type. KeyError."""
-        found = _plain() if name == _PLAIN else self.find(name)[0]
-        if found is None:
+        """Return the descriptor of a type. KeyError."""
+        descriptor = _plain() if name == _PLAIN else self.find(name)[0]
+        if descriptor is None:
             raise KeyError(name)
-        return found
+        return descriptor
 
     def find(self, name: str) -> tuple[Any, bool]:
-        """The descriptor of a type, None if it is unknown, and whether the schema itself has it."""
+        """Return the descriptor of a type, None if it is unknown, and whether the schema itself has it."""
         if _NAME.fullmatch(name) is None:
             return None, False
         with suppress(KeyError):
             return self._own.FindMessageTypeByName(name), True
-        found = self._found.get(name)
-        if found is None and (found := self._find_elsewhere(name)) is not None:
-            found = self._found.setdefault(name, found)
-        return found, False
+        descriptor = self._found.get(name)
+        if descriptor is None and (descriptor := self._find_elsewhere(name)) is not None:
+            descriptor = self._found.setdefault(name, descriptor)
+        return descriptor, False
 
     def _find_elsewhere(self, name: str) -> Any:
         places = [files_without_reference()] if name.startswith(_KNOWN) else []
@@ -90,21 +90,22 @@ class AnyTypes:
         return None
 
     def fields_with_any(self, kind: Any) -> list[tuple[Any, Any]]:
-        """The fields of a message type whose messages may have an Any, and their types; of a map that of its values."""
-        found = self._fields.get(kind)
-        if found is None:
-            found = []
+        """The fields of a message type whose messages may have an Any, each with its type; for a map the type of its
+        values."""
+        fields = self._fields.get(kind)
+        if fields is None:
+            fields = []
             for field in kind.fields:
                 below = field.message_type
                 if below is not None and below.GetOptions().map_entry:
                     below = below.fields_by_name["value"].message_type
                 if below is not None and self.may_have_any(below):
-                    found.append((field, below))
-            self._fields[kind] = found
-        return found
+                    fields.append((field, below))
+            self._fields[kind] = fields
+        return fields
 
     def may_have_any(self, kind: Any) -> bool:
-        """Whether a message of this type may be an Any, or have one at any depth."""
+        """Whether a message of this type may be an Any, or contain one at any depth."""
         may_have = self._with_any.get(kind)
         if may_have is None:
             may_have = self._with_any[kind] = _may_have_any(kind)
@@ -122,30 +123,30 @@ class AnyTypes:
 
 
 def show_plainly(message: Any, types: AnyTypes) -> None:
-    """Puts each Any that is to be shown as it is into another one. TooMuch."""
+    """Replace each Any that is to be shown plainly by an Any that contains it. TooMuch."""
     _Walk(types).all_in(message)
 
 
 def without_marks(value: dict[str, Any]) -> dict[str, Any]:
-    """The JSON object of an Any, also of one that `show_plainly` has put into another."""
+    """The JSON object of an Any, without the Any that `show_plainly` put around it."""
     return {name: value[name] for name in value if name != "@type"} if value.get("@type") == _PLAIN else value
 
 
 class _Walk:
-    """Goes to every Any in one message, also to those in others."""
+    """Visits every Any in one message, including those within others."""
 
     def __init__(self, types: AnyTypes) -> None:
         self._types = types
         self._bytes_left = 0
 
     def all_in(self, message: Any) -> None:
-        """Goes to all in a message. TooMuch."""
+        """Visit every Any in a message. TooMuch."""
         if self._types.may_have_any(message.DESCRIPTOR):
             self._bytes_left = MOST_ANY_BYTES + ANY_BYTES_PER_BYTE * len(message.SerializePartialToString())
             self.message(message, 0)
 
     def message(self, message: Any, within: int) -> None:
-        """`within`: how many messages it is within."""
+        """`within`: the number of messages around this one."""
         if within > MOST_WITHIN_EACH_OTHER:
             raise TooMuch(f"more than {MOST_WITHIN_EACH_OTHER} messages are within each other")
         if message.DESCRIPTOR.full_name == ANY:
@@ -162,29 +163,29 @@ class _Walk:
         content = None if kind is None else self._content(found, kind)
         if content is not None:
             self._replace_within(found, content, within)
-        elif not is_own:  # otherwise the library says what is wrong with it
+        elif not is_own:  # otherwise the library reports what is wrong with it
             found.value = found.SerializeToString()
             found.type_url = _PLAIN
 
-    def _content(self, found: Any, kind: Any) -> Any:
-        """The message in an Any; None if its bytes are not of the type."""
+    def _content(self, any_message: Any, kind: Any) -> Any:
+        """The message in an Any; None if its bytes do not fit the type."""
         from google.protobuf import message_factory
 
-        self._bytes_left -= len(found.value)
+        self._bytes_left -= len(any_message.value)
         if self._bytes_left < 0:
             raise TooMuch("the Any within each other are more than 1 MiB and 16 times the data")
         content = message_factory.GetMessageClass(kind)()
         try:
-            content.ParseFromString(found.value)
-        except Exception:  # noqa: BLE001 - what the library raises depends on its version
+            content.ParseFromString(any_message.value)
+        except Exception:  # noqa: BLE001 - the library's errors depend on its version
             return None
         return content
 
-    def _replace_within(self, found: Any, content: Any, within: int) -> None:
-        """Goes on in the message in an Any, and gives it to the Any."""
+    def _replace_within(self, any_message: Any, content: Any, within: int) -> None:
+        """Visit the message in an Any, and put it back."""
         if self._types.may_have_any(content.DESCRIPTOR):
             self.message(content, within + 1)
-            found.value = content.SerializePartialToString()
+            any_message.value = content.SerializePartialToString()
 
 
 def _type_name(type_url: str) -> str:
@@ -192,7 +193,7 @@ def _type_name(type_url: str) -> str:
 
 
 def _values(message: Any, field: Any) -> Iterator[Any]:
-    """The messages that a field has."""
+    """The messages in a field."""
     if field.message_type.GetOptions().map_entry:
         yield from getattr(message, field.name).values()
     elif is_repeated(field):
@@ -202,7 +203,7 @@ def _values(message: Any, field: Any) -> Iterator[Any]:
 
 
 def is_repeated(field: Any) -> bool:
-    """Of a field's descriptor."""
+    """Whether a field, given by its descriptor, is repeated."""
     repeated = getattr(field, "is_repeated", None)  # protobuf 6.31
     return bool(field.label == field.LABEL_REPEATED if repeated is None else repeated)
 
@@ -210,10 +211,10 @@ def is_repeated(field: Any) -> bool:
 def _may_have_any(kind: Any) -> bool:
     seen, waiting = {kind.full_name}, [kind]
     while waiting:
-        found = waiting.pop()
-        if found.full_name == ANY:
+        message_type = waiting.pop()
+        if message_type.full_name == ANY:
             return True
-        for field in found.fields:
+        for field in message_type.fields:
             below = field.message_type
             if below is not None and below.full_name not in seen:
                 seen.add(below.full_name)
@@ -223,7 +224,7 @@ def _may_have_any(kind: Any) -> bool:
 
 @cache
 def _plain() -> Any:
-    """The type of an Any that has in it another one, to be shown as it is."""
+    """The type of an Any that contains another Any, to be shown plainly."""
     from google.protobuf import descriptor_pb2, descriptor_pool
 
     file = descriptor_pb2.FileDescriptorProto(name="kafkafs/plain_any.proto", package="kafkafs", syntax="proto3")

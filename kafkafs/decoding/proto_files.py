@@ -1,7 +1,7 @@
-"""The text of a Protobuf schema to the protobuf library's descriptors, compiled by grpcio-tools in its own process.
+"""Compiling the text of a Protobuf schema to the protobuf library's descriptors, with grpcio-tools in another process.
 
-A text that a log contains may crash the compiler, or make it take much time, memory or words: it has limits, and this
-process goes on.
+A text in a log may crash the compiler, or make it use much time or memory, or print much. The compiler has limits, and
+cannot harm this process.
 
 Registries know some files without references, and so does the compiler here: google/protobuf/*.proto, which comes with
 grpcio-tools, google/type/*.proto from googleapis-common-protos, and confluent/*.proto, which is below `protos/`. A
@@ -38,15 +38,15 @@ _MAIN: Final = "schema.kafkafs.proto"
 # In place of texts: a descriptor set that a person has compiled, in base64, and the name of a message type.
 _SET: Final = "descriptors"
 _OPTIONS: Final = "confluent/meta.proto"
-# Of google/protobuf, those whose types are in messages.
+# The files of google/protobuf whose types occur in messages.
 _GOOGLES: Final = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
 MOST_FILES: Final = 1000
 COMPILER_SECONDS: Final = 60
-# Of the compiler: the memory that it may ask for, and the most bytes of its result and of what it says.
+# Limits of the compiler: its memory, and the bytes of its result and of its messages.
 COMPILER_MEMORY_BYTES: Final = 640 << 20
 COMPILER_OUTPUT_BYTES: Final = 16 << 20
 _SAID_BYTES: Final = 1 << 16
-# Descriptors of a schema, by `_weight`, and of all schemas in a process: about 1 KiB of memory each.
+# Limits for one schema and for all schemas of a process, in descriptors (`_weight`), about 1 KiB of memory each.
 MOST_DESCRIPTORS: Final = 1 << 17
 MOST_IN_PROCESS: Final = 1 << 18
 _MOST_KEPT: Final = 256
@@ -62,8 +62,8 @@ _INSTALL: Final = "Protobuf needs the packages of an extra: pip install 'kafkafs
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A descriptor pool, in it the descriptor of the schema's own file, and how many descriptors the pool has. Whoever
-    uses the pool keeps this object, so that they are counted."""
+    """A descriptor pool, the descriptor of the schema's own file in it, and the number of the pool's descriptors. Users
+    of the pool keep this object, so that its descriptors are counted."""
 
     pool: Any
     file: Any
@@ -71,7 +71,7 @@ class Compiled:
 
 
 def compiled_files(schema: Schema, schemas: SchemaLookup) -> Compiled:
-    """Raises BadSchema."""
+    """Return the compiled schema. Raises BadSchema."""
     if find_spec("google.protobuf") is None or find_spec("grpc_tools") is None:
         raise BadSchema(_INSTALL)
     if schema.schema_type == DESCRIPTORS:
@@ -81,7 +81,7 @@ def compiled_files(schema: Schema, schemas: SchemaLookup) -> Compiled:
 
 @cache
 def files_without_reference() -> Schema:
-    """A schema that imports the files that need no reference, for their types."""
+    """A schema that imports the files that need no reference, to make their types available."""
     names = {f"google/protobuf/{name}.proto" for name in _GOOGLES}
     types = find_spec("google.type")
     for name, folders in (
@@ -94,19 +94,19 @@ def files_without_reference() -> Schema:
 
 
 def longest_name(file: Any) -> int:
-    """Of the fields and symbols that the file can name, in bytes, or more."""
+    """An upper bound, in bytes, for the length of the names of the file's fields and symbols, imports included."""
     files, waiting, longest = set(), [file], 0
     while waiting:
-        found = waiting.pop()
-        if found.name not in files:
-            files.add(found.name)
-            waiting += found.dependencies
-            longest = max(longest, *map(len, re.findall(rb"[\w.]+", found.serialized_pb)))
+        file_ = waiting.pop()
+        if file_.name not in files:
+            files.add(file_.name)
+            waiting += file_.dependencies
+            longest = max(longest, *map(len, re.findall(rb"[\w.]+", file_.serialized_pb)))
     return longest
 
 
 def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]:
-    """(name, text) of the schema and all that it refers to. Raises BadSchema."""
+    """(name, text) of the schema and of all files that it refers to. Raises BadSchema."""
     texts = {_MAIN: schema.text}
     waiting = list(schema.references)
     seen = set()
@@ -116,10 +116,10 @@ def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]
             continue
         seen.add(place)
         _check_name(reference.name)
-        found = referred_schema(reference, schemas, PROTOBUF)
-        if texts.setdefault(reference.name, found.text) != found.text:
+        referred = referred_schema(reference, schemas, PROTOBUF)
+        if texts.setdefault(reference.name, referred.text) != referred.text:
             raise BadSchema(f"refers to {reference.name} in two versions")
-        waiting += found.references
+        waiting += referred.references
         if len(seen) > MOST_FILES or sum(map(len, texts.values())) > MAX_TEXT:
             raise BadSchema(f"it and what it refers to are more than {MOST_FILES} texts or {MAX_TEXT >> 20} MiB")
     if len(schema.text) > MAX_TEXT:
@@ -128,7 +128,7 @@ def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]
 
 
 def _check_name(name: str) -> None:
-    """A file of this name is written: it must stay where it belongs."""
+    """Raise BadSchema unless a file of this name is written below the directory of the schema's files."""
     parts = name.split("/")
     wrong = any(part in ("", ".", "..") or len(part.encode(errors="replace")) > 255 for part in parts)
     if wrong or not name.isprintable() or "\\" in name or len(parts) > 50 or name == _MAIN:
@@ -136,31 +136,30 @@ def _check_name(name: str) -> None:
 
 
 class _Kept:
-    """What was compiled last, by texts whose first is the schema's own. All partitions of a
-    topic share it. Thread-safe; the lock also guards the bound of the process."""
+    """The schemas compiled last, by their texts, of which the first is the schema's own. All partitions of a topic
+    share it. Thread-safe; the lock also guards the bound of the process."""
 
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
         self._kept: LRUCache[tuple[tuple[str, str], ...], Compiled] = LRUCache(_MOST_KEPT)
-        self._alive: WeakSet[Compiled] = WeakSet()  # those, and what decoders use
+        self._alive: WeakSet[Compiled] = WeakSet()  # those in `_kept`, and those that decoders use
 
     def compiled(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
-        """`compiled_files`, kept from earlier calls."""
+        """Return `compiled_files`'s result, kept from earlier calls."""
         with self._lock:
-            found = self._kept.get(texts)
-            if found is not None:
-                return found
+            compiled = self._kept.get(texts)
+            if compiled is not None:
+                return compiled
         try:
-            made = self._made(texts)
-        # What the library raises for a bad descriptor depends on its version.
+            return self._compile(texts)
+        # The library's errors for a bad descriptor depend on its version.
         except Exception as error:
             if isinstance(error, BadSchema):
                 raise
             raise BadSchema(f"the protobuf library refuses it: {error}") from None
-        return made
 
-    def _made(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
+    def _compile(self, texts: tuple[tuple[str, str], ...]) -> Compiled:
         from google.protobuf import descriptor_pb2, descriptor_pool
 
         is_set = texts[0][0] == _SET
@@ -172,9 +171,9 @@ class _Kept:
         if descriptors > MOST_DESCRIPTORS:
             raise BadSchema(f"it has more than {MOST_DESCRIPTORS} descriptors, as kafkafs counts them")
         with self._lock:
-            if (made := self._kept.get(texts)) is not None:
-                return made
-            room = MOST_IN_PROCESS - descriptors  # made before it takes its memory
+            if (compiled := self._kept.get(texts)) is not None:
+                return compiled
+            room = MOST_IN_PROCESS - descriptors  # evict others before this schema takes its memory
             while self._kept and (len(self._kept) >= _MOST_KEPT or self._in_use() > room):
                 self._kept.popitem()
             if self._in_use() > room:
@@ -188,7 +187,7 @@ class _Kept:
             return made
 
     def _in_use(self) -> int:
-        return sum(one.descriptors for one in self._alive)
+        return sum(compiled.descriptors for compiled in self._alive)
 
 
 _KEPT: Final = _Kept()
@@ -215,15 +214,15 @@ def _weight(found: Any, scope: int) -> int:
     """How many descriptors the library makes of what is in a file or type; one whose full name is long counts as
     several. `scope`: the length of the name around it."""
     total = 0
-    for part in _PARTS.get(type(found).__name__, ()):
-        for one in getattr(found, part):
-            length = scope + 1 + len(one.name)
-            total += 1 + length // 512 + _weight(one, length)
+    for part in _PARTS.get(type(container).__name__, ()):
+        for member in getattr(container, part):
+            length = scope + 1 + len(member.name)
+            total += 1 + length // 512 + _weight(member, length)
     return total
 
 
 def _with_options(texts: tuple[tuple[str, str], ...]) -> bytes:
-    """`_descriptor_set`, also of texts that use Confluent's options without an import: ksqlDB writes such."""
+    """`_descriptor_set`, also for texts that use Confluent's options without an import, as ksqlDB writes them."""
     try:
         return _descriptor_set(texts)
     except BadSchema as error:
@@ -237,7 +236,7 @@ def _with_options(texts: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def _compiler() -> str:
-    """The program that a process of its own runs."""
+    """The program that the compiler's process runs."""
     return f"""
 import resource, sys
 for limit, most in ((resource.RLIMIT_AS, {COMPILER_MEMORY_BYTES}), (resource.RLIMIT_FSIZE, {COMPILER_OUTPUT_BYTES}),
@@ -250,24 +249,24 @@ sys.exit(protoc.main(sys.argv))
 
 def _descriptor_set(texts: tuple[tuple[str, str], ...]) -> bytes:
     with tempfile.TemporaryDirectory(prefix="kafkafs-proto-") as folder:
-        made = Path(folder, "made")
+        descriptors = Path(folder, "made")
         try:
             for name, text in texts:
                 path = Path(folder, "files", name)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-            # -P, and a directory of its own: with -m Python imports from the working directory, which may be the log's.
+            # -P and its own directory: with -m, Python would import from the working directory, which may be the log's.
             with Path(folder, "said").open("w+b") as output:
                 code = subprocess.run(
                     [sys.executable, "-P", "-c", _compiler(), f"-I{folder}/files", *_known_files(),
-                     "--include_imports", f"--descriptor_set_out={made}", _MAIN],
+                     "--include_imports", f"--descriptor_set_out={descriptors}", _MAIN],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=output, timeout=COMPILER_SECONDS,
                     cwd=folder, check=False,
                 ).returncode  # fmt: skip
                 output.seek(0)
                 said = _said(output.read(_SAID_BYTES), folder)
             if code == 0:
-                return made.read_bytes()
+                return descriptors.read_bytes()
         except subprocess.TimeoutExpired:
             raise BadSchema(f"compiling it takes more than {COMPILER_SECONDS} s") from None
         except (OSError, ValueError) as error:
@@ -288,13 +287,13 @@ def _said(output: bytes, folder: str) -> str:
 
 def _known_files() -> list[str]:
     """The options that name the directories of the files that need no reference."""
-    found = find_spec("grpc_tools")
-    assert found is not None
-    assert found.origin is not None
+    module = find_spec("grpc_tools")
+    assert module is not None
+    assert module.origin is not None
     types = find_spec("google.type")
     places = [] if types is None else types.submodule_search_locations or []
     return [
         f"-I{Path(__file__).parent / 'protos'}",
-        f"-I{Path(found.origin).parent / '_proto'}",
+        f"-I{Path(module.origin).parent / '_proto'}",
         *(f"-Igoogle/type={place}" for place in places),
     ]

@@ -1,15 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The hot loop of Protobuf: columns of messages to proto3 JSON, as the protobuf library writes it.
+"""The hot loop of Protobuf: columns of messages to proto3 JSON, exactly as the protobuf library writes it.
 
-It writes what is ordinary and leaves everything else to the library, errors too: a field or a member of a oneof that
-occurs twice, another wire type than the field's, text that is not UTF-8, extensions, Any, FieldMask, maps of more than
-256 entries. So the two never differ, and no rule about odd data stands twice.
+The kernel writes ordinary messages and leaves everything else, also errors, to the library: a field or a member of a
+oneof that occurs twice, a wire type other than the field's, invalid UTF-8, extensions, Any, FieldMask, maps of more
+than 256 entries. So the two never differ, and no rule about odd data is written twice.
 
-A message is read once, into a list of what occurs in it, three numbers each: the field's place in the program, and its
-value in two. What is not in the order of the fields' numbers is put there, and the list is written; items of a list and
-entries of a map lie beside each other then. Types are numbers that `protobuf.py` makes. Every length is compared with
-what is left before it is used, and messages within each other are counted. Cython in pure-Python mode, but this file
-does nothing uncompiled: the library is faster then.
+The kernel reads a message once, into a list of the fields that occur in it, three numbers each: the field's place in
+the program, and its value in two. It sorts the list by the fields' numbers, and writes it; so items of a list and
+entries of a map lie side by side. Types are numbers that `proto_program.py` makes. Every length is compared with the
+rest of the data before it is used, and nesting is limited. Cython in pure-Python mode, but this file does nothing
+uncompiled, because the library is faster then.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if cython.compiled:
     )
     from cython.cimports.libc.string import memcmp, memcpy
 else:
-    # proto_kernel.pxd declares the same numbers: as variables each use would load them.
-    # Returned instead of a position: the output is too small; the library must do it.
+    # proto_kernel.pxd declares the same numbers, because variables would be loaded at each use.
+    # Returned instead of a position: the output is too small; the library must decode it.
     _FULL = -1
     _LIBRARY = -2
     _SPARE = 64
     _MOST_WITHIN_EACH_OTHER = 60
     _MOST_ENTRIES = 256
-    _MOST_MOVED = 16  # times the message: places by which what occurs out of order is moved
-    # Numbers of a type before its fields, and of a field (protobuf.py).
+    _MOST_MOVED = 16  # times the message: how many places fields may be moved in total, to sort them
+    # Numbers of a type before its fields, and of a field (proto_program.py).
     _TYPE = 3
     _FIELD = 8
     _TAG = 0
@@ -54,7 +54,7 @@ else:
     _ONEOF = 7
     _REPEATED = 1
     _MAP = 4
-    # Kinds of types, as in protobuf.Kind.
+    # Kinds of types, numbered like proto_program.Kind.
     _MESSAGE = 0
     _TIMESTAMP = 1
     _DURATION = 2
@@ -78,8 +78,8 @@ _YEAR_1 = cython.declare(cython.longlong, -62135596800)  # in seconds
 _YEAR_10000 = cython.declare(cython.longlong, 253402300800)
 _LONGEST = cython.declare(cython.longlong, 315576000000)  # of a Duration, in seconds
 
-# What all functions need: the program; the buffer and its size; the output, of which what is beyond `limit` is spare;
-# and memory for lists of what occurs, of `top` numbers.
+# Arguments of all functions: the program; the buffer and its size; the output, which has spare bytes after `limit`; and
+# memory for lists of fields, of `top` numbers.
 Work = cython.struct(
     numbers=Longs, literals=Bytes, powers=Powers, text=Bytes, size=Long, out=Out, limit=Long, cells=Cells, top=Long
 )
@@ -91,7 +91,7 @@ Given = cython.typedef(cython.pointer(Work))
 @cython.nogil
 @cython.exceptval(check=False)
 def _put(out: Out, position: Long, text: Text, length: Long) -> Long:
-    """A constant of `length` bytes."""
+    """Write a constant of `length` bytes."""
     memcpy(out + position, text, length)
     return position + length
 
@@ -101,14 +101,14 @@ def _put(out: Out, position: Long, text: Text, length: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _varint(text: Bytes, at: Long, end: Long, cells: Cells) -> Long:
-    """Puts the number that begins at `at` into cells[0]; the position after it."""
+    """Put the varint that begins at `at` into cells[0]; return the position after it."""
     word: ULong = 0
     ends: ULong
     if at < end and text[at] < 128:
         cells[0] = text[at]
         return at + 1
     if LITTLE_ENDIAN and end - at >= 8:
-        # Up to the first byte that has its highest bit unset.
+        # The varint ends with the first byte whose highest bit is 0.
         memcpy(cython.address(word), text + at, 8)
         ends = ~word & _HIGHS
         if ends:
@@ -137,7 +137,7 @@ def _varint(text: Bytes, at: Long, end: Long, cells: Cells) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _tag(text: Bytes, at: Long, end: Long, cells: Cells) -> Long:
-    """Puts a field's number and wire type into cells[0]; the position after it."""
+    """Put a field's number and wire type into cells[0]; return the position after them."""
     begin: Long = at
     at = _varint(text, at, end, cells)
     if at < 0 or at - begin > 5 or cells[0] < 8 or cells[0] >> 32:
@@ -172,8 +172,8 @@ def _group_end(text: Bytes, at: Long, end: Long, number: Long, cells: Cells, dep
 @cython.nogil
 @cython.exceptval(check=False)
 def _read(text: Bytes, at: Long, end: Long, tag: Long, cells: Cells, depth: Long) -> Long:
-    """Puts the value that begins at `at` into cells[0]: its bits, or where it begins, and its length in cells[1]. The
-    position after it."""
+    """Put the value that begins at `at` into cells[0] (its bits, or where it begins) and its length into cells[1];
+    return the position after it."""
     wire: Long = tag & 7
     word: ULong = 0
     half: cython.uint = 0
@@ -218,7 +218,7 @@ def _read(text: Bytes, at: Long, end: Long, tag: Long, cells: Cells, depth: Long
 @cython.nogil
 @cython.exceptval(check=False)
 def _find(numbers: Longs, kind: Long, number: Long) -> Long:
-    """The place of the field with this number; -1 if there is none."""
+    """The place of the field with this number; -1 if the type has none."""
     low: Long = 0
     high: Long = numbers[kind + 1]
     middle: Long
@@ -237,12 +237,12 @@ def _find(numbers: Longs, kind: Long, number: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _scan(w: Given, kind: Long, at: Long, end: Long, base: Long) -> Long:
-    """Lists what occurs in the message of this type in text[at:end] from cell `base` on, by ascending fields; the cell
-    behind the list. A value is its bits, and -1; or where it begins, and its length."""
+    """List the fields that occur in the message of this type in text[at:end], from cell `base` on, sorted; return the
+    cell after the list. A value is its bits and -1, or where it begins and its length."""
     numbers: Longs = w.numbers
     text: Bytes = w.text
     cells: Cells = w.cells
-    room: Long = w.top - 5  # behind the list there is room for a value
+    room: Long = w.top - 5  # after the list there is room for a value
     first: Long = kind + _TYPE
     stop: Long = first + _FIELD * numbers[kind + 1]
     field: Long = first
@@ -271,7 +271,7 @@ def _scan(w: Given, kind: Long, at: Long, end: Long, base: Long) -> Long:
             at = _read(text, at, end, tag, cells + (place + 1), 0)
             if at < 0:
                 return _LIBRARY
-        # Most likely the last one again, or one of those behind it.
+        # Most likely the previous field again, or one of the next fields.
         i = 4
         while i > 0 and field < stop and numbers[field] < tag:
             field += _FIELD
@@ -303,7 +303,7 @@ def _scan(w: Given, kind: Long, at: Long, end: Long, base: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _put_back(cells: Cells, base: Long, place: Long, left: Long, repeated: Long) -> Long:
-    """Moves what is at `place` behind all that is not above it; how many more places things may be moved, or
+    """Move the entry at `place` after all entries that are not greater; return how many more places may be moved, or
     _LIBRARY."""
     field: Long = cells[place]
     a: Long = cells[place + 1]
@@ -329,7 +329,7 @@ def _put_back(cells: Cells, base: Long, place: Long, left: Long, repeated: Long)
 @cython.nogil
 @cython.exceptval(check=False)
 def _half_bits(code: Long, bits: Long) -> Long:
-    """The value of a type of 32 bits: those that count of a longer number, with its sign."""
+    """The value of a 32-bit type: the lower bits of a longer number, with their sign."""
     half: cython.uint = cython.cast(cython.uint, bits)
     if code == 17:
         half = (half >> 1) ^ (0 - (half & 1))
@@ -343,7 +343,7 @@ def _half_bits(code: Long, bits: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _is_zero(code: Long, a: Long, b: Long) -> Bool:
-    """Whether a field without presence that has this value counts as not set."""
+    """Whether this value means that a field without presence is not set."""
     if code == 9 or code == 12:
         return b == 0
     if code == 5 or code == 13 or code == 14 or code == 17:
@@ -355,7 +355,7 @@ def _is_zero(code: Long, a: Long, b: Long) -> Bool:
 @cython.nogil
 @cython.exceptval(check=False)
 def _enum(w: Given, position: Long, kind: Long, bits: Long) -> Long:
-    """An enum's name; the number where the type is open and does not know it."""
+    """Write an enum's name, or the number if an open type does not have it."""
     numbers: Longs = w.numbers
     value: Long = _half_bits(14, bits)
     low: Long = 0
@@ -383,8 +383,8 @@ def _enum(w: Given, position: Long, kind: Long, bits: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _float32(out: Out, position: Long, bits: ULong, powers: Powers) -> Long:
-    """The library tries 6 digits first, which is not the shortest text of the smallest floats, nor perhaps of a power
-    of 2."""
+    """Write a float. The library tries 6 digits first, which is not the shortest text of the smallest floats, and
+    perhaps not of a power of 2."""
     exponent: ULong = bits >> 23 & 255
     fraction: ULong = bits & 0x7FFFFF
     if (exponent == 0 and fraction != 0) or (fraction == 0 and 0 < exponent < 255 and not 121 <= exponent <= 143):
@@ -396,7 +396,7 @@ def _float32(out: Out, position: Long, bits: ULong, powers: Powers) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _scalar(w: Given, position: Long, field: Long, a: Long) -> Long:
-    """A number, boolean or enum; there is room for 64 bytes."""
+    """Write a number, boolean or enum; there is room for 64 bytes."""
     out: Out = w.out
     code: Long = w.numbers[field + _CODE]
     bits: ULong = cython.cast(cython.ulonglong, a)
@@ -425,7 +425,7 @@ def _scalar(w: Given, position: Long, field: Long, a: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _one(w: Given, position: Long, field: Long, a: Long, b: Long, base: Long, depth: Long) -> Long:
-    """One value of a field."""
+    """Write one value of a field."""
     code: Long = w.numbers[field + _CODE]
     left: Long = w.limit - position
     if left < _SPARE:
@@ -448,7 +448,7 @@ def _one(w: Given, position: Long, field: Long, a: Long, b: Long, base: Long, de
 @cython.nogil
 @cython.exceptval(check=False)
 def _repeated(w: Given, position: Long, place: Long, after: Long, base: Long, depth: Long) -> Long:
-    """A list: nothing where all that occurs is packed lists without items."""
+    """Write a list; nothing if only packed lists without items occur."""
     cells: Cells = w.cells
     field: Long = cells[place]
     wire: Long = w.numbers[field + _TAG] & 7
@@ -491,7 +491,7 @@ def _repeated(w: Given, position: Long, place: Long, after: Long, base: Long, de
 @cython.nogil
 @cython.exceptval(check=False)
 def _text_order(a: ULong, b: ULong) -> Long:
-    """Below, at or above 0 as the decimal text of `a` comes before, at or after that of `b`; 2 where it is not told."""
+    """A number below, at or above 0 if the decimal text of `a` comes before, at or after that of `b`; 2 if unknown."""
     shorter: Long = _digit_count(a)
     longer: Long = _digit_count(b)
     sign: Long = 1
@@ -511,13 +511,13 @@ def _text_order(a: ULong, b: ULong) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _key_order(text: Bytes, code: Long, a: Long, b: Long, other_a: Long, other_b: Long) -> Long:
-    """The order of two keys of a map as texts: -1, 0 or 1; 2 where it is not told."""
-    found: Long
+    """The order of two keys of a map as texts: -1, 0 or 1; 2 if it is unknown."""
+    order: Long
     if code == 9:
-        found = memcmp(text + a, text + other_a, b if b < other_b else other_b)
-        if found == 0:
-            found = b - other_b
-        return -1 if found < 0 else 1 if found > 0 else 0
+        order = memcmp(text + a, text + other_a, b if b < other_b else other_b)
+        if order == 0:
+            order = b - other_b
+        return -1 if order < 0 else 1 if order > 0 else 0
     if code == 8:
         a, other_a = a != 0, other_a != 0
     elif code == 5 or code == 7 or code == 13 or code == 15 or code == 17:
@@ -538,8 +538,8 @@ def _key_order(text: Bytes, code: Long, a: Long, b: Long, other_a: Long, other_b
 @cython.nogil
 @cython.exceptval(check=False)
 def _map(w: Given, position: Long, place: Long, after: Long, base: Long, depth: Long) -> Long:
-    """An object in the order of its keys. Entries are sorted from cell `base` on, as the four numbers of the key and of
-    the value."""
+    """Write an object in the order of its keys. Entries are sorted from cell `base` on, as the four numbers of key and
+    value."""
     out: Out = w.out
     cells: Cells = w.cells
     kind: Long = w.numbers[cells[place] + _BELOW]
@@ -597,7 +597,9 @@ def _map(w: Given, position: Long, place: Long, after: Long, base: Long, depth: 
             return _FULL
         out[position] = 44
         position += 1
-        if code == 9 or code == 3 or code == 4 or code == 6 or code == 16 or code == 18:  # which are strings anyway
+        if (
+            code == 9 or code == 3 or code == 4 or code == 6 or code == 16 or code == 18
+        ):  # whose values are strings anyway
             position = _one(w, position, key, cells[i], cells[i + 1], inner, depth)
             if position < 0:
                 return position
@@ -624,7 +626,7 @@ def _map(w: Given, position: Long, place: Long, after: Long, base: Long, depth: 
 @cython.nogil
 @cython.exceptval(check=False)
 def _fraction(out: Out, position: Long, nanos: Long) -> Long:
-    """Of a second: nothing, or 3, 6 or 9 decimals."""
+    """Write a fraction of a second: nothing, or 3, 6 or 9 decimals."""
     if nanos == 0:
         return position
     out[position] = 46
@@ -639,7 +641,7 @@ def _fraction(out: Out, position: Long, nanos: Long) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _seconds(out: Out, position: Long, kind: Long, seconds: Long, nanos: Long) -> Long:
-    """A Timestamp or a Duration."""
+    """Write a Timestamp or a Duration."""
     days: Long
     out[position] = 34
     position += 1
@@ -673,7 +675,7 @@ def _seconds(out: Out, position: Long, kind: Long, seconds: Long, nanos: Long) -
 @cython.nogil
 @cython.exceptval(check=False)
 def _well_known(w: Given, position: Long, kind: Long, base: Long, after: Long, depth: Long) -> Long:
-    """What has a form of its own; what occurs in it is listed from cell `base` to `after`."""
+    """Write a type that has a form of its own; its fields are listed from cell `base` to `after`."""
     what: Long = w.numbers[kind]
     cells: Cells = w.cells
     field: Long = kind + _TYPE
@@ -707,7 +709,7 @@ def _well_known(w: Given, position: Long, kind: Long, base: Long, after: Long, d
 @cython.nogil
 @cython.exceptval(check=False)
 def _message(w: Given, position: Long, kind: Long, at: Long, end: Long, base: Long, depth: Long) -> Long:
-    """The JSON of the message of this type in text[at:end]; the position after it."""
+    """Write the JSON of the message of this type in text[at:end]; return the position after it."""
     numbers: Longs = w.numbers
     cells: Cells = w.cells
     out: Out = w.out
@@ -741,7 +743,7 @@ def _message(w: Given, position: Long, kind: Long, at: Long, end: Long, base: Lo
         if limit - position < length + _SPARE:
             return _FULL
         before = position
-        # A comma, the name and a colon. Most are short: the literals have as many bytes behind the last one.
+        # A comma, the name and a colon. Most names are short: the literals have as many bytes after the last one.
         if length <= 16:
             memcpy(out + position, w.literals + numbers[field + _NAME], 16)
         else:
@@ -784,14 +786,13 @@ def run(
     texts: cython.longlong[:, ::1],
     slots: cython.longlong[::1],
 ) -> tuple[int, int]:
-    """Decodes the data of `rows` into `out` from `position` on, until one does not fit.
+    """Decode the data of `rows` into `out` from `position` on, until a text does not fit.
 
-    `columns`: start and length of each row's data in `buffer`: message indexes and message. `roots`: of each message
-    type that may be there, where its indexes are in `literals`, how many bytes they have, and its place in `numbers`.
-    `texts`: where a row's text is in `out`, and how long; untouched where the library must do it. Data of more than
-    `most_bytes` are the library's. `slots`: memory of the caller's. `powers`: avro_program.POWERS.
-    Returns (how many of `rows` are done, position after the last text). What comes after that in `out` may have
-    changed.
+    `columns`: start and length of each row's data in `buffer`: message indexes and message. `roots`: for each message
+    type that may occur, where its indexes are in `literals`, how many bytes they have, and its place in `numbers`.
+    `texts`: where a row's text is in `out`, and how long; untouched if the library must decode the row, as it must if
+    the data has more than `most_bytes`. `slots`: the caller's memory. `powers`: avro_program.POWERS. Returns (how many
+    of `rows` are done, position after the last text). `out` may have changed beyond that position.
     """
     size: Long = buffer.shape[0]
     limit: Long = out.shape[0] - _SPARE

@@ -1,6 +1,6 @@
-"""The order of a Protobuf map's entries in JSON: that of their keys.
+"""Sorting a Protobuf map's entries in JSON by their keys.
 
-The protobuf library gives them in an order that differs between processes. A view must show the same bytes to all.
+The protobuf library's order differs between processes, but a view must show the same bytes to all readers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LIBRARYS_OWN = "google.protobuf."
 
 
 def in_order(fields: Any, kind: Any) -> Any:
-    """The JSON value of a message of the type `kind` (a descriptor), with all maps in it in order."""
+    """Return the JSON value of a message of the type `kind` (a descriptor), with all its maps sorted."""
     if kind.full_name == ANY:
         return _sorted(fields, is_any=True)
     if kind.full_name.startswith(_LIBRARYS_OWN):
@@ -36,31 +36,32 @@ def in_order(fields: Any, kind: Any) -> Any:
         below = field.message_type
         if below is None or field.name not in fields:
             continue
-        found = fields[field.name]
+        content = fields[field.name]
         if below.GetOptions().map_entry:
             value_type = below.fields_by_name["value"].message_type
-            found = {
-                key: found[key] if value_type is None else in_order(found[key], value_type) for key in sorted(found)
+            content = {
+                key: content[key] if value_type is None else in_order(content[key], value_type)
+                for key in sorted(content)
             }
-        elif isinstance(found, list) and not below.full_name.startswith(_LIBRARYS_OWN):
-            found = [in_order(one, below) for one in found]
+        elif isinstance(content, list) and not below.full_name.startswith(_LIBRARYS_OWN):
+            content = [in_order(item, below) for item in content]
         else:
-            found = in_order(found, below)
-        fields[field.name] = found
+            content = in_order(content, below)
+        fields[field.name] = content
     return fields
 
 
 def _sorted(value: Any, *, is_any: bool = False) -> Any:
-    """With all objects in order. `is_any`: what is within an Any may be another one."""
+    """The value with all its objects sorted. `is_any`: the value within an Any may be another Any."""
     if isinstance(value, dict):
         value = without_marks(value) if is_any else value
         return {key: _sorted(value[key], is_any=is_any) for key in sorted(value)}
-    return [_sorted(one, is_any=is_any) for one in value] if isinstance(value, list) else value
+    return [_sorted(item, is_any=is_any) for item in value] if isinstance(value, list) else value
 
 
 @lru_cache(maxsize=4096)
 def _may_have_maps(kind: Any) -> bool:
-    """Whether a message of this type may hold a map, at any depth."""
+    """Whether a message of this type may hold a map at any depth."""
     seen, waiting = {kind.full_name}, [kind]
     while waiting:
         for field in waiting.pop().fields:

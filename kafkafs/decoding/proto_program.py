@@ -1,9 +1,9 @@
 """Protobuf descriptors as numbers for the kernel.
 
-A type is its kind, how many fields it has, and 1 if fields that it does not know are not passed over; then its fields
-by ascending number, of eight numbers each: its tag; FieldDescriptorProto.Type; flags; start and length of
-`,"name":` in the literals; the place of the type or enum below; the value of a map's entry that lacks one; and the
-bit of its oneof, 0 if it has none or is the only member. An enum is how many values it has (-1: NullValue), 1 if it
+A type is its kind, its number of fields, and 1 if the kernel must not skip unknown fields. Then follow its fields by
+ascending number, of eight numbers each: its tag; FieldDescriptorProto.Type; flags; start and length of `,"name":` in
+the literals; the place of the type or enum of its values; the value that a map's entry has if it lacks the field; and
+the bit of its oneof, 0 if it has none or is the only member. An enum is its number of values (-1: NullValue), 1 if it
 is closed, and by ascending number: the number, start and length of its name in quotes.
 """
 
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 _OWN: Final = "google.protobuf."
-# Of a single value, by FieldDescriptorProto.Type: 64 bits, 32 bits, with a length, a group; others are varints.
+# The wire type of a single value, by FieldDescriptorProto.Type: 64 bits, 32 bits, with a length, a group; others are
+# varints.
 _WIRE_TYPES: Final = {1: 1, 6: 1, 16: 1, 2: 5, 7: 5, 15: 5, 9: 2, 11: 2, 12: 2, 10: 3}
 _MOST_ONEOFS: Final = 62
-# Behind the last literal: so many are copied at once.
+# Added after the last literal: the kernel copies this many bytes at once.
 _SPARE: Final = bytes(16)
 
 
@@ -48,7 +49,7 @@ class Kind(IntEnum):
 
 
 class Flag(IntEnum):
-    """Of a field."""
+    """Properties of a field."""
 
     REPEATED = 1
     PRESENCE = 2
@@ -56,7 +57,7 @@ class Flag(IntEnum):
 
 
 class Arrays(NamedTuple):
-    """What the kernel reads: types and enums, literals, and three numbers for each root."""
+    """The kernel's input: types and enums, literals, and three numbers for each root."""
 
     numbers: NDArray[np.int64]
     literals: NDArray[np.uint8]
@@ -64,8 +65,8 @@ class Arrays(NamedTuple):
 
 
 class ProtoProgram:
-    """The types of one schema, each added when data first need it. Arrays that were handed out stay valid. Threads can
-    share it; the lock guards adding."""
+    """The types of one schema, each added when data first need it. Arrays stay valid after they are handed out. Threads
+    can share it; the lock guards adding."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -77,14 +78,14 @@ class ProtoProgram:
         self.arrays = Arrays(np.empty(0, np.int64), np.empty(0, np.uint8), np.empty(0, np.int64))
 
     def add(self, indexes: bytes, kind: Any) -> None:
-        """Adds the message type (a descriptor) of the data that begin with these message indexes."""
+        """Add the message type (a descriptor) of the data that begin with these message indexes."""
         with self._lock:
             if indexes in self._known:
                 return
             before = len(self._numbers), len(self._literals), dict(self._places)
             try:
                 root = self._add_types(kind)
-            except BaseException:  # a type that is there in part would be believed
+            except BaseException:  # an incomplete type would be used as if it were complete
                 del self._numbers[before[0] :], self._literals[before[1] :]
                 self._places = before[2]
                 raise
@@ -102,20 +103,24 @@ class ProtoProgram:
         return start, len(text)
 
     def _add_types(self, root: Any) -> int:
-        """Adds the type and all below it; its place."""
+        """Add the type and all types of its fields; return its place."""
         new, waiting = [], [root]
         while waiting:
-            found = waiting.pop()
-            if found.full_name in self._places:
+            message_type = waiting.pop()
+            if message_type.full_name in self._places:
                 continue
-            self._places[found.full_name] = len(self._numbers)
-            fields = sorted(found.fields, key=lambda field: int(field.number))
-            covered = kind_of(found) is not Kind.UNCOVERED and len(found.oneofs) <= _MOST_ONEOFS
-            # The library drops an entry of a map with a field that it does not know.
-            strict = found.is_extendable or found.GetOptions().map_entry
-            self._numbers += (kind_of(found) if covered else Kind.UNCOVERED, len(fields) if covered else 0, int(strict))
+            self._places[message_type.full_name] = len(self._numbers)
+            fields = sorted(message_type.fields, key=lambda field: int(field.number))
+            covered = kind_of(message_type) is not Kind.UNCOVERED and len(message_type.oneofs) <= _MOST_ONEOFS
+            # The library drops a map's entry that has an unknown field.
+            strict = message_type.is_extendable or message_type.GetOptions().map_entry
+            self._numbers += (
+                kind_of(message_type) if covered else Kind.UNCOVERED,
+                len(fields) if covered else 0,
+                int(strict),
+            )
             if covered:
-                new.append((found, fields, len(self._numbers)))
+                new.append((message_type, fields, len(self._numbers)))
                 self._numbers += [0] * (8 * len(fields))
                 waiting += [field.message_type for field in fields if field.message_type is not None]
         for _, fields, place in new:
@@ -152,9 +157,9 @@ class ProtoProgram:
         return place
 
 
-def kind_of(found: Any) -> Kind:
-    """The kind of a message type. What the library writes in a form or order of its own is not covered, but for the
-    types that are used much."""
+def kind_of(message_type: Any) -> Kind:
+    """The kind of a message type. UNCOVERED, with few exceptions, if the library writes it in a form or order of its
+    own."""
     known = {
         "Timestamp": Kind.TIMESTAMP,
         "Duration": Kind.DURATION,
@@ -164,10 +169,10 @@ def kind_of(found: Any) -> Kind:
         "ListValue": Kind.LIST,
         "Empty": Kind.MESSAGE,
     }
-    if found.GetOptions().message_set_wire_format:
+    if message_type.GetOptions().message_set_wire_format:
         return Kind.UNCOVERED
-    if found.file.name == "google/protobuf/wrappers.proto":
+    if message_type.file.name == "google/protobuf/wrappers.proto":
         return Kind.WRAPPER
-    if found.full_name.startswith(_OWN):
-        return known.get(found.full_name.removeprefix(_OWN), Kind.UNCOVERED)
+    if message_type.full_name.startswith(_OWN):
+        return known.get(message_type.full_name.removeprefix(_OWN), Kind.UNCOVERED)
     return Kind.MESSAGE

@@ -1,4 +1,4 @@
-"""Protobuf data to JSON, by the protobuf library."""
+"""Decoding Protobuf data to JSON with the protobuf library."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
 from kafkafs.decoding.proto_maps import in_order
 from kafkafs.decoding.proto_program import ProtoProgram
 
-# A message takes many times its size while it is an object of the library.
+# As an object of the library, a message takes many times its size.
 MOST_BYTES: Final = 4 << 20
-# The text of n bytes of data has at most MOST_TEXT and TEXT_PER_BYTE * n bytes, as for Avro. It is counted where the
-# schema's names could make it longer than _NOT_COUNTED.
+# The text of n bytes of data has at most MOST_TEXT plus TEXT_PER_BYTE * n bytes, as for Avro. The length is checked
+# only if the schema's names could make the text longer than _NOT_COUNTED.
 MOST_TEXT: Final = 1 << 20
 TEXT_PER_BYTE: Final = 16
 _NOT_COUNTED: Final = 64 << 20
-_MOST_OF_INDEXES: Final = 64  # longer ones are for the library alone
-_SLOTS: Final = 1 << 17  # of the kernel: three numbers for all that occurs in messages within each other
+_MOST_OF_INDEXES: Final = 64  # data with longer indexes are left to the library
+_SLOTS: Final = 1 << 17  # of the kernel: three numbers for each field that occurs, in all messages within each other
 
 
 class CannotDecode(Exception):
-    """A datum that its schema does not fit; the message says why."""
+    """A datum that does not fit its schema; the message says why."""
 
 
 class ProtobufDecoder:
-    """For the data of one schema. Threads can share it: the library's descriptors do not change."""
+    """Decodes data of one schema. Threads can share it: the library's descriptors do not change."""
 
     def __init__(
         self, compiled: Compiled, schemas: SchemaLookup | None = None, naming: TypeNaming = CONFLUENT
@@ -58,7 +58,7 @@ class ProtobufDecoder:
         self._compiled = compiled  # counted while this uses it
         self._types = AnyTypes(compiled, schemas)
         self._file = compiled.file
-        self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; there are as many as message types
+        self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; at most as many as message types
         longest = longest_name(self._file)
         self._longest_name = longest
         self._most_of_kernel = min(MOST_BYTES, _NOT_COUNTED // max(longest, 1))
@@ -69,8 +69,8 @@ class ProtobufDecoder:
         return self._naming.find(self._file, indexes)
 
     def decode(self, data: bytes) -> bytes:
-        """The JSON text of message indexes and message: the proto3 mapping with the field names of the .proto, unset
-        fields left out. Raises CannotDecode."""
+        """Return the JSON text of message indexes and message: the proto3 mapping with the field names of the .proto,
+        without unset fields. Raises CannotDecode."""
         if len(data) > MOST_BYTES:
             raise CannotDecode(f"Protobuf data are decoded up to {MOST_BYTES >> 20} MiB, these are {len(data)} bytes")
         try:
@@ -79,22 +79,22 @@ class ProtobufDecoder:
         except BadIndexes as error:
             raise CannotDecode(str(error)) from None
         try:
-            message.MergeFromString(data[at:])  # unlike a whole parse it does not ask for required fields
+            message.MergeFromString(data[at:])  # unlike a whole parse, MergeFromString does not ask for required fields
             show_plainly(message, self._types)
             return self._text(self._fields(message), len(data)).encode()
         except CannotDecode:
             raise
         except TooMuch as error:
             raise CannotDecode(str(error)) from None
-        # What the library raises for bad data depends on the type, and on its version.
+        # The library's errors for bad data depend on the type and on its version.
         except Exception as error:  # noqa: BLE001
             raise CannotDecode(_reason(error)) from None
 
     def decode_rows(
         self, buffer: Buffer, columns: Int64s, rows: Int64s, out: NDArray[np.uint8], position: int, texts: Int64s
     ) -> tuple[int, int]:
-        """Decodes what is ordinary of these rows, as `proto_kernel.run` does, with the same results. Nothing without a
-        compiled kernel, since the library is faster then."""
+        """Decode the ordinary rows among these; the results are `proto_kernel.run`'s. Without a compiled kernel decode
+        nothing, because the library is faster then."""
         if not len(rows) or not is_compiled(proto_kernel):
             return len(rows), position
         self._learn(buffer, columns, int(rows[0]))
@@ -104,13 +104,13 @@ class ProtobufDecoder:
         )
 
     def _learn(self, buffer: Buffer, columns: Int64s, row: int) -> None:
-        """Has the kernel know the message type of this row's data, and so that of most others."""
+        """Add the message type of this row's data to the kernel's types; most other rows have the same type."""
         start, length = columns[:2, row].tolist()
         begin = bytes(memoryview(buffer).cast("B")[start : start + min(length, _MOST_OF_INDEXES)])
         try:
             indexes, at = self._naming.read(begin)
             kind = self._class(indexes).DESCRIPTOR
-        except (BadIndexes, TypeError):  # the library's if the type is no good, for `decode` to tell
+        except (BadIndexes, TypeError):  # TypeError is the library's for an invalid type; `decode` reports both
             return
         self.program.add(begin[:at], kind)
 
@@ -157,5 +157,5 @@ def decoder(schema: Schema, schemas: SchemaLookup, naming: TypeNaming = CONFLUEN
 
 
 def _reason(error: Exception) -> str:
-    """One line."""
+    """An error's reason in one line."""
     return shortened(" ".join(str(error).split()) or type(error).__name__)

@@ -1,4 +1,4 @@
-"""Memory for decoding: of each thread, kept between calls."""
+"""Memory of each thread for decoding, kept between calls."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Records, arrays and maps within each other, and JSON's arrays and objects.
+# The deepest nesting of records, arrays and maps, and of JSON's arrays and objects.
 MAX_DEPTH: Final = 500
 
 
 class Room:
-    """Memory of one thread: for texts, which grows for a text that does not fit, and for the kernel."""
+    """Memory of one thread: space for texts, which grows if a text does not fit, and arrays for the kernel."""
 
     __slots__ = ("scratch", "stack", "texts")
 
@@ -25,11 +25,11 @@ class Room:
         self.scratch: NDArray[np.int64] = np.empty(2052, np.int64)
 
     def grow(self) -> None:
-        """Four times the room; what is in it is lost."""
+        """Make the space for texts four times as large, without its contents."""
         self.texts = np.empty(4 * len(self.texts), np.uint8)
 
     def append(self, position: int, data: bytes) -> int:
-        """The position after `data`; -1 if it does not fit."""
+        """Write `data` at `position`; return the position after it, -1 if it does not fit."""
         end = position + len(data)
         if end > len(self.texts):
             return -1
@@ -45,11 +45,11 @@ class Rooms:
         self._local = threading.local()
 
     def take(self) -> Room:
-        """This thread's room, which nobody else gets until `keep`: a lookup may cause rendering within rendering."""
+        """Return this thread's room, which no other call gets until `keep`: a lookup may render during rendering."""
         room: Room | None = self._local.__dict__.pop("room", None)
         return Room(self._size) if room is None else room
 
     def keep(self, room: Room) -> None:
-        """Gives it back."""
+        """Return a room for the next `take`."""
         if len(room.texts) <= self._most_kept:
             self._local.room = room

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
 
 
-# Ids that no schema has, of which it is remembered: keys and values that are no Avro can look like any id.
+# The most unknown ids to remember: keys and values that are not Avro can look like any id.
 _MOST_UNKNOWN: Final = 1_000_000
 
 
@@ -52,7 +52,7 @@ class SchemaPlans:
     def __init__(
         self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
     ) -> None:
-        """With `reader` the programs show values in the shape of its columns, and there are none but of Avro."""
+        """With `reader`, programs show values in the shape of its columns, and only Avro schemas have plans."""
         self._schemas, self._subject, self._programs, self._reader = schemas, subject, programs, reader
         self._lock = threading.Lock()
         self._plans: dict[SchemaKey, SchemaPlan] = {}
@@ -64,9 +64,9 @@ class SchemaPlans:
         if found is not None:
             return found
         with self._lock:
-            found = self._plans.get(which)
-            if found is not None:
-                return found
+            known = self._plans.get(which)
+            if known is not None:
+                return known
             schema = None if which in self._unknown else self._schema(which)
             if schema is None:
                 if len(self._unknown) < _MOST_UNKNOWN:
