@@ -24,7 +24,7 @@ TOLD = re.compile(r"\btold\b")
 VARIABLES = {"found", "one", "told", "wanted", "made", "there", "here"}
 
 UNREVISED = {
-    "kafkafs/arrow", "kafkafs/reading", "kafkafs/spark/jobs",
+    "kafkafs/reading", "kafkafs/spark/jobs",
     "storage/backup", "storage/diagnosis", "storage/log", "storage/revival", "storage/tier",
 }  # fmt: skip
 UNREVISED_VARIABLES = UNREVISED | {"storage/format/*_kernel.py"}

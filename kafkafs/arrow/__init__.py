@@ -1,11 +1,11 @@
-"""From a log to Arrow: scans for Python programs, and what they share with Spark's data source.
+"""From a log to Arrow: scans for Python programs, and the modules that they share with Spark's data source.
 
-In: one or several log directories, and which messages. Out: record batches of pyarrow, or messages one by one.
+In: one or several log directories, and a choice of messages. Out: record batches of pyarrow, or messages one by one.
 """
 
 from typing import Final
 
-# Named as in Spark's Kafka source, in its order; and what decoding adds.
+# The columns of Spark's Kafka source, in its order.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DECODED: Final = ("key_json", "value_json", "key_schema_id", "value_schema_id", "decode_error")
 NOT_PICKLED: Final = "a scan cannot be copied or pickled: call scan() of a topic there, which can be pickled"

@@ -1,7 +1,7 @@
-"""What a Python program passes to `kafkafs.open`, `scan` and `messages`, as values that the rest works with.
+"""Parsing the arguments of `kafkafs.open`, `scan` and `messages`.
 
-Whatever cannot be meant is an InvalidOption that says what was expected and what was found. Numbers of numpy, and
-times of numpy and pandas, mean what Python's own mean. Texts mean what they mean after `--offsets` and `--time`.
+An invalid argument is an InvalidOption that says what was expected and what was found. Numbers of numpy, and times of
+numpy and pandas, count like Python's own. A text is parsed like the value of `--offsets` or `--time`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Paths = AnyPath | Iterable[AnyPath]
 Partitions = SupportsIndex | Iterable[SupportsIndex] | None
 Offsets = tuple[SupportsIndex | None, SupportsIndex | None] | str | None
 Moment = str | SupportsIndex | date | np.datetime64 | None
-"""A time as `--time` takes it, epoch milliseconds, a datetime or a date (UTC without a zone); None is open."""
+"""A time as `--time` takes it, epoch milliseconds, a datetime or a date (UTC without a zone); None: no limit."""
 
 Times = tuple[Moment, Moment] | str | None
 Key = bytes | str | None
@@ -51,7 +51,7 @@ _PER_MS: Final = {"ns": 10**6, "ps": 10**9, "fs": 10**12, "as": 10**15}  # units
 
 
 def chosen(name: str, given: object, *choices: object) -> Any:
-    """The choice that was given. 1 is not True, but numpy's booleans are booleans."""
+    """The choice that equals the argument. 1 is not True, but numpy's booleans are booleans."""
     value = bool(given) if isinstance(given, np.bool_) else given
     for choice in choices:
         if isinstance(value, type(choice)) and value == choice:
@@ -62,9 +62,10 @@ def chosen(name: str, given: object, *choices: object) -> Any:
 
 
 def partition_numbers(given: SupportsIndex | Iterable[SupportsIndex]) -> Iterator[int]:
-    """The numbers as they were given; an error comes in its turn, so that an endless generator need not end."""
+    """Yield the numbers in the argument. Errors are raised lazily, so that an endless generator fails at its first
+    error."""
     expected = "partitions takes a whole number from 0 on, or several"
-    # An array of numpy without dimensions is a number, although it is iterable; the numbers in texts are characters.
+    # An array of numpy without dimensions is iterable, but counts as a number. Texts are iterable, but are no numbers.
     if isinstance(given, Iterable) and not isinstance(given, str | bytes | bytearray) and _index(given) is None:
         for number in given:
             yield _whole(number, expected)
@@ -73,7 +74,7 @@ def partition_numbers(given: SupportsIndex | Iterable[SupportsIndex]) -> Iterato
 
 
 def column_names(given: Columns, known: Sequence[str], only_decoded: Sequence[str]) -> tuple[str, ...]:
-    """The columns in the order given; None: all that are known. `only_decoded`: those of a scan that decodes."""
+    """The columns in the order given; None: all of `known`. `only_decoded`: columns that only a decoding scan has."""
     if given is None:
         return tuple(known)
     expected = "columns takes at least one name, and each once"
@@ -91,7 +92,7 @@ def column_names(given: Columns, known: Sequence[str], only_decoded: Sequence[st
 
 
 def offset_range(given: Offsets) -> OffsetSpec | tuple[int | None, int | None] | None:
-    """A range name parsed, or the pair of numbers; None: all messages."""
+    """A parsed range name, or a pair of numbers; None: all messages."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -107,7 +108,7 @@ def offset_range(given: Offsets) -> OffsetSpec | tuple[int | None, int | None] |
 
 
 def time_range(given: Times, today: date) -> TimeSpec | None:
-    """A range name parsed, or the pair in epoch milliseconds; None: any time."""
+    """A parsed range name, or a pair in epoch milliseconds; None: any time."""
     if given is None:
         return None
     expected = "time takes a pair of times or None, from (included) to (excluded), or a text"
@@ -123,7 +124,7 @@ def time_range(given: Times, today: date) -> TimeSpec | None:
 
 
 def key_bytes(given: object) -> bytes | None:
-    """The key; None: any."""
+    """The key as bytes; None: any key."""
     if given is None:
         return None
     if isinstance(given, bytes | bytearray | memoryview):
@@ -137,7 +138,7 @@ def key_bytes(given: object) -> bytes | None:
 
 
 def whole_number(name: str, given: object, least: int = 0) -> int:
-    """A number of Python or numpy, at least so great."""
+    """A number of Python or numpy, at least `least`."""
     return _whole(given, f"{name} takes a whole number from {least} on", least)
 
 
@@ -151,7 +152,7 @@ def path_text(name: str, given: object) -> str:
 
 
 def path_texts(name: str, given: object) -> list[str]:
-    """One path or several, at least one."""
+    """The paths as texts; at least one."""
     if isinstance(given, str | bytes | os.PathLike):
         return [path_text(name, given)]
     if not isinstance(given, Iterable):
@@ -163,7 +164,7 @@ def path_texts(name: str, given: object) -> list[str]:
 
 
 def directory(name: str, given: object) -> Path | None:
-    """A directory that exists; None without one."""
+    """An existing directory; None if the argument is None."""
     if given is None:
         return None
     path = Path(path_text(name, given)).absolute()
@@ -183,7 +184,7 @@ def schema_places(name: str, given: object) -> places.SchemaPlaces:
 
 
 def key_files(name: str, given: object) -> dict[str, Path]:
-    """Files by the ids of the keys in them; each exists."""
+    """Existing files by the ids of the keys in them."""
     if given is None:
         return {}
     if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
@@ -196,13 +197,13 @@ def key_files(name: str, given: object) -> dict[str, Path]:
 
 
 def shown(given: object) -> str:
-    """An argument, in a message."""
+    """An argument as text, for messages."""
     text = " ".join(repr(given).split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _index(given: object) -> int | None:
-    """A number of Python or numpy; None for anything else: True and 1.0 are no numbers of messages."""
+    """A number of Python or numpy; None for anything else, also for True and 1.0."""
     try:
         return None if isinstance(given, bool | np.bool_) else index(given)  # type: ignore[arg-type]
     except TypeError:
@@ -224,13 +225,13 @@ def _pair(given: object, expected: str) -> tuple[object, object]:
 
 
 def _moment_ms(moment: object, today: date) -> int | None:
-    """Epoch milliseconds, a fraction rounded up: timestamps at it or later are whole milliseconds."""
+    """A time in epoch milliseconds. A fraction is rounded up, because the first timestamp at or after it is whole."""
     if moment is None:
         return None
     if isinstance(moment, str):
         return parse_moment(moment, today)
     expected = "time takes texts, whole numbers of epoch milliseconds, datetimes and dates"
-    if isinstance(moment, datetime) and hasattr(moment, "to_datetime64"):  # of pandas: NaT, or with nanoseconds
+    if isinstance(moment, datetime) and hasattr(moment, "to_datetime64"):  # pandas: NaT, or a time with nanoseconds
         moment = moment.to_datetime64()
     if isinstance(moment, np.datetime64):
         unit, step = np.datetime_data(moment.dtype)

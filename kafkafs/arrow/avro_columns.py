@@ -1,8 +1,8 @@
-"""Values of Avro schemas → a typed Arrow column: each as JSON in the shape of one schema's columns
+"""Values of Avro schemas to a typed Arrow column: each becomes JSON in the shape of one schema's columns
 (`kafkafs/decoding/avro_resolution.py`), which pyarrow reads.
 
-What JSON cannot carry without a change comes as a string: floats as their bits, so that NaN stays what it is, and bytes
-and decimals in base64. A column of a union of several types is the JSON text that `decoded.jsonl` shows.
+Values that JSON would change become strings: floats as their bits, to keep NaN, and bytes and decimals in base64. A
+column of a union of several types is the JSON text that `decoded.jsonl` shows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Int64s = NDArray[np.int64]
     Bools = NDArray[np.bool_]
 
-_ROOM: Final = 8 << 20  # of which only what is used takes memory
+_ROOM: Final = 8 << 20  # only the used part takes memory
 _MOST_KEPT: Final = 16 << 20
 _MOST_ROWS: Final = 4096
 _PARSING: Final = {"newlines_in_values": False, "unexpected_field_behavior": "ignore"}
@@ -43,7 +43,7 @@ _TOO_DEEP: Final = "it is nested too deeply"
 
 
 class AvroColumn:
-    """Reads the values of a topic as one Avro type, whichever schema wrote them. Not thread-safe."""
+    """Reads a topic's values as one Avro type, whichever schema wrote them. Not thread-safe."""
 
     def __init__(self, schemas: SchemaLookup, subject: str, reader: AvroType) -> None:
         """BadSchema if columns cannot express the type."""
@@ -55,8 +55,8 @@ class AvroColumn:
         self.type = arrow_type(self._column)
 
     def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
-        """The values of a binary column, the ids of their schemas (-1: without one), and errors by row. `guids`:
-        the headers that name schemas (`framing.find_guids`), by row."""
+        """Return the values of a binary column, the ids of their schemas (-1: no schema), and errors by row. `guids`:
+        by row, the headers that name schemas (`framing.find_guids`)."""
         plain, starts, lengths = spans(column)
         ids, errors = np.empty(len(column), np.int64), dict[int, str]()
         parts: list[pa.Array] = []
@@ -64,41 +64,41 @@ class AvroColumn:
         while row < len(column):
             window = slice(row, row + _MOST_ROWS)
             headers = {at - row: header for at, header in guids.items() if at >= row}
-            found, end = self._decoder.decode(plain, starts[window], lengths[window], room, 0, headers)
-            if not found.rows:
+            decoded, end = self._decoder.decode(plain, starts[window], lengths[window], room, 0, headers)
+            if not decoded.rows:
                 room.grow()
                 continue
-            values, failed = self._values(room.texts[:end], found.texts[1, : found.rows] >= 0)
+            values, failed = self._values(room.texts[:end], decoded.texts[1, : decoded.rows] >= 0)
             parts.append(values)
-            ids[row : row + found.rows] = found.ids[: found.rows]
-            errors.update((row + at, error) for at, error in found.errors.items())
+            ids[row : row + decoded.rows] = decoded.ids[: decoded.rows]
+            errors.update((row + at, error) for at, error in decoded.errors.items())
             for at, why in failed.items():
-                errors[row + at] = f"schema {found.ids[at]} does not fit the data: {why}"
-            row += found.rows
+                errors[row + at] = f"schema {decoded.ids[at]} does not fit the data: {why}"
+            row += decoded.rows
         for at in np.flatnonzero((ids < 0) & (lengths >= 0)).tolist():
             errors.setdefault(at, "it is not in the wire format")
         if len(room.texts) > _MOST_KEPT:
             self._room = Room(_ROOM)
         return pa.concat_arrays([pa.nulls(0, self.type), *parts]), ids, errors
 
-    def _values(self, texts: NDArray[np.uint8], there: Bools) -> tuple[pa.Array, dict[int, str]]:
-        """The values of some rows, of which those that are `there` have texts; why others than these have none, by
-        row."""
+    def _values(self, texts: NDArray[np.uint8], has_text: Bools) -> tuple[pa.Array, dict[int, str]]:
+        """Return the values of some rows, null for those without a text, and by row the reasons why texts could not be
+        read."""
         failed: dict[int, str] = {}
-        rows, objects = np.flatnonzero(there), None
+        rows, objects = np.flatnonzero(has_text), None
         if self._has_json:
             rows, texts, objects = _parsed(rows, texts, failed)
         if not len(rows):
-            return pa.nulls(len(there), self.type), failed
-        read = pa.nulls(len(rows))  # of a record without fields, which is JSON
+            return pa.nulls(len(has_text), self.type), failed
+        read = pa.nulls(len(rows))  # nulls for a record without fields, which is JSON
         if self._column.form is Form.RECORD:
             reading = arrow_json.ReadOptions(use_threads=False, block_size=len(texts) + 1)
             table = arrow_json.read_json(pa.BufferReader(pa.py_buffer(texts)), reading, self._parsing)
             (read,) = table.to_struct_array().chunks
         array = _Arrays(failed).array(self._column, read, rows, objects)
-        if len(rows) == len(there) and not failed:
+        if len(rows) == len(has_text) and not failed:
             return array, failed
-        places = np.full(len(there), -1)
+        places = np.full(len(has_text), -1)
         places[rows] = np.arange(len(rows))
         places[list(failed)] = -1
         return array.take(pa.array(places, mask=places < 0)), failed
@@ -107,7 +107,7 @@ class AvroColumn:
 def _parsed(
     rows: Int64s, texts: NDArray[np.uint8], failed: dict[int, str]
 ) -> tuple[Int64s, NDArray[np.uint8], list[Any]]:
-    """The rows whose texts Python can parse, these texts, and what they are."""
+    """The rows whose texts Python can parse, these texts, and their values."""
     kept, lines, objects = [], [], []
     for row, line in zip(rows.tolist(), texts.tobytes().splitlines(keepends=True), strict=True):
         try:
@@ -160,11 +160,11 @@ _LOGICAL: Final[dict[str, pa.DataType]] = {
 
 
 def _text_type(column: ValueColumn) -> pa.DataType:
-    """The type that pyarrow reads a column's JSON as (`Form`)."""
+    """The type as which pyarrow reads a column's JSON (`Form`)."""
     below = [_text_type(child) for child in column.children]
     match column.form:
         case Form.NOTHING | Form.BOOLEAN:
-            return pa.bool_()  # of a list of nulls pyarrow loses the length
+            return pa.bool_()  # not pa.null(): pyarrow loses the length of a list of nulls
         case Form.NUMBER | Form.TIME:
             return pa.int64()
         case Form.JSON:
@@ -184,7 +184,7 @@ def _has_json(column: ValueColumn) -> bool:
     return column.form is Form.JSON or any(map(_has_json, column.children))
 
 
-# What readers take for dates and timestamps: the years 1 to 9999. In a day, and a column's units in one of these.
+# Dates and timestamps of the years 1 to 9999, which readers accept: in days, and per day in the units of columns.
 _FIRST_DAY: Final = -719_162
 _LAST_DAY: Final = 2_932_896
 _DAYS: Final = {"date": (1, 1), "timestamp-millis": (86_400_000, 1000), "timestamp-micros": (86_400_000_000, 1)}
@@ -195,15 +195,15 @@ _TIMES: Final = {
 
 
 class _Arrays:
-    """Makes the arrays of columns from those that pyarrow has read. `failed` gets the rows with a value that its column
-    cannot express, and why."""
+    """Makes the arrays of columns from the arrays that pyarrow has read. `failed` gets the rows with a value that its
+    column cannot express, and the reasons."""
 
     def __init__(self, failed: dict[int, str]) -> None:
         self._failed = failed
 
     def array(self, column: ValueColumn, read: pa.Array, rows: Int64s, objects: list[Any] | None) -> pa.Array:
-        """A column's array. `rows`: the row that each value is in; `objects`: the same values as Python has them, where
-        there is a JSON column."""
+        """Return a column's array. `rows`: the row of each value; `objects`: the values as Python objects, if the
+        column contains a JSON column."""
         match column.form:
             case Form.NOTHING:
                 return pa.nulls(len(read), arrow_type(column))
@@ -262,7 +262,7 @@ class _Arrays:
         return read.cast(pa.int32()).cast(kind) if kind.bit_width == 32 else read.cast(kind)
 
     def _decimals(self, column: ValueColumn, read: pa.Array, rows: Int64s) -> pa.Array:
-        """Of two's complement, big-endian."""
+        """Decimals in two's complement, big-endian."""
         plain, starts, lengths = spans(read)
         data = np.frombuffer(plain, np.uint8) if len(plain) else np.zeros(1, np.uint8)
         lengths = np.maximum(lengths, 0)
@@ -302,12 +302,12 @@ class _Arrays:
 
 
 def _where(values: NDArray[np.generic], read: pa.Array) -> pa.Array:
-    """An array of these values, with nulls where there are nulls in what was read."""
+    """An array of these values, with nulls in the rows where `read` has nulls."""
     return pa.array(values, mask=read.is_null().to_numpy(zero_copy_only=False) if read.null_count else None)
 
 
 def _times(read: pa.Array, logical: str) -> pa.Array:
-    """Times of day as texts; others as their number."""
+    """Times of day as texts; other logical types as their numbers."""
     per_day, width, kind = _TIMES[logical]
     numbers = read.fill_null(0).to_numpy()
     inside = (numbers >= 0) & (numbers < per_day)
@@ -316,23 +316,25 @@ def _times(read: pa.Array, logical: str) -> pa.Array:
 
 
 def _letters(texts: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int32]]:
-    """The bytes of strings, and where each begins in them, and the last ends."""
+    """The bytes of strings, and the bounds of each string in them."""
     _, offsets, plain = texts.buffers()
     bounds = np.frombuffer(offsets, np.int32)[texts.offset :][: len(texts) + 1]
     return np.frombuffer(plain or b"", np.uint8)[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def _decoded(letters: NDArray[np.uint8], is_padding: Bools) -> NDArray[np.uint8]:
-    """Base64: three bytes for each four letters, those of padding too."""
+    """Decode base64: each four letters, also padding, become three bytes."""
     return np.frombuffer(a2b_base64(np.where(is_padding, np.uint8(ord("A")), letters).data), np.uint8)
 
 
 def _from_base64(texts: pa.Array) -> pa.Array:
-    """The bytes that strings have in base64."""
+    """Decode strings in base64."""
     letters, bounds = _letters(texts)
     is_padding = letters == ord("=")
     ends = bounds // 4 * 3 - np.concatenate(([0], np.cumsum(is_padding, dtype=np.int32)))[bounds]
-    kept = ~is_padding.reshape(-1, 4)[:, 1:].reshape(-1)  # of three bytes the last are none if so many letters are "="
+    kept = ~is_padding.reshape(-1, 4)[:, 1:].reshape(
+        -1
+    )  # of three bytes, one or two are left out for as many "=" at the end
     data = _decoded(letters, is_padding)[kept]
     buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
     read = pa.Array.from_buffers(pa.binary(), len(texts), buffers)
@@ -340,12 +342,12 @@ def _from_base64(texts: pa.Array) -> pa.Array:
 
 
 def _floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Floats by their bits; of promoted floats and integers those next to them."""
+    """Floats from their bits, or from numbers that were promoted to floats."""
     values = np.zeros(len(texts), kind.to_pandas_dtype())
     size, (letters, bounds) = values.itemsize, _letters(texts)
     width = 12 if size == 8 else 8
     is_padding = letters == ord("=")
-    if (np.diff(bounds) == width).all() and is_padding[width - 1 :: width].all():  # not promoted, and no null
+    if (np.diff(bounds) == width).all() and is_padding[width - 1 :: width].all():  # no promoted number, and no null
         return pa.array(
             _decoded(letters, is_padding).reshape(-1, width * 3 // 4)[:, :size].copy().view(values.dtype)[:, 0]
         )
@@ -356,7 +358,7 @@ def _floats(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         chosen = lengths == bits.itemsize
         if chosen.any():
             places = starts[chosen][:, None] + np.arange(bits.itemsize)
-            with np.errstate(invalid="ignore"):  # a NaN that signals
+            with np.errstate(invalid="ignore"):  # a signalling NaN
                 values[chosen] = data[places].view(bits)[:, 0]
     digits = texts.filter(pc.invert(is_bits)).cast(pa.int64())
     values[~is_bits.to_numpy(zero_copy_only=False)] = digits.to_numpy()

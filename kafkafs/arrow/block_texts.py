@@ -1,5 +1,5 @@
-"""Keys and values of blocks decoded by their schemas: the texts that `decoded.jsonl` shows, the ids of the schemas, and
-what could not be decoded."""
+"""Decoding keys and values of blocks by their schemas: the texts that `decoded.jsonl` shows, the ids of the schemas,
+and the errors."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 Side = Literal["key", "value"]
 SIDES: Final[tuple[Side, Side]] = ("key", "value")
 
-# A record's text may be thousands of times larger than the record: few are decoded at once until their size is known.
+# A text may be thousands of times larger than its record: decode few records at once until the sizes are known.
 _FIRST_STEP: Final = 16
 _MOST_STEP: Final = 4096
 LARGE_BYTES: Final = 4 << 20
 
 
 class BlockTexts(NamedTuple):
-    """What was made of one side of a block: texts one after the other and where each ends, which rows are not null, ids
-    (-1: none), errors by row."""
+    """The texts of a block's keys or values: one after another with the end of each, which rows are not null, ids (-1:
+    no schema), errors by row."""
 
     data: NDArray[np.uint8]
     ends: Int64s
@@ -55,7 +55,7 @@ class BlockTexts(NamedTuple):
 class Decoding:
     """Decodes the block that is being added, once for all its columns. For one task; not thread-safe.
 
-    `step`: how many records may be decoded at once. `sides`: what is decoded.
+    `step`: how many records may be decoded at once. `sides`: keys, values or both.
     """
 
     def __init__(self, schemas: SchemaLookup, sides: Collection[Side] = SIDES) -> None:
@@ -66,8 +66,8 @@ class Decoding:
         self._texts: dict[Side, BlockTexts] = {}
 
     def take(self, tp: TopicPartition, block: RecordBlock) -> None:
-        """Decodes a block."""
-        # Imported here: most scans decode nothing.
+        """Decode a block."""
+        # Imported only when needed: most scans decode nothing.
         from kafkafs.decoding.decoded_jsonl import own_texts
         from kafkafs.decoding.guid_headers import find_guids
 
@@ -84,7 +84,7 @@ class Decoding:
         self.step = min(2 * self.step, _MOST_STEP) if size < LARGE_BYTES else max(1, self.step // 8)
 
     def texts(self, side: Side) -> BlockTexts:
-        """Of the block that was taken last."""
+        """The decoded keys or values of the block that was taken last."""
         return self._texts[side]
 
     def _decoded(self, tp: TopicPartition, block: RecordBlock, side: Side, guids: Mapping[int, bytes]) -> BlockTexts:
@@ -117,8 +117,10 @@ def schemas_for(paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaSource:
         try:
             place = log_dirs.place(SCHEMAS_LOG)
         except UnknownTopicOrPartition:
-            there = (os.path.lexists(path / SCHEMAS_LOG.dir_name) for path in paths)
-            place = next((number for number, found in enumerate(there) if found), 0)  # what is no partition is told
+            exists = (os.path.lexists(path / SCHEMAS_LOG.dir_name) for path in paths)
+            place = next(
+                (number for number, has_entry in enumerate(exists) if has_entry), 0
+            )  # an entry that is not a partition is reported
         source = LogSchemas(log_dirs.directories[place])
     if files := read_files(schemas.files):
         source = WithTopicFiles(source, files)

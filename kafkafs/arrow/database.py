@@ -1,7 +1,7 @@
 """SQL over log directories: DuckDB, in which each topic is a table; and its expressions as a filter of records.
 
 A topic becomes a table, which is a view over a dataset (`kafkafs.arrow.dataset`), when DuckDB first misses a table of
-its name. So views, macros and prepared statements find topics too, and no other topic costs anything. A statement sees
+that name. So views, macros and prepared statements find topics too, and unused topics cost nothing. A statement sees
 one snapshot: DuckDB asks the datasets for the columns, offsets, partitions, times and keys that it needs. Nothing but
 these tables can be reached: files, other databases, extensions and DuckDB's settings are locked, unless permitted.
 """
@@ -42,21 +42,22 @@ if TYPE_CHECKING:
     from storage.format.block import RecordBlock
 
 _LISTED: Final = 20  # topics, in a message
-_ROWS: Final = 2048  # of a batch of results: as many as DuckDB passes on at once
+_ROWS: Final = 2048  # of a batch of results: the size of DuckDB's own batches
 _DECODED: Final = ("key_json", "value_json", "value_schema_id", "decode_error")
-# The value as JSON where no schema makes it so; and by schemas, where a value that is in no wire format may be JSON.
+# The value as JSON: without schemas; and with schemas, for a value that is not in the wire format.
 _AS_JSON: Final = "CASE WHEN json_valid(value) THEN value::JSON END AS value_json"
 _BYTES_AS_JSON: Final = "CASE WHEN json_valid(TRY(decode(value))) THEN decode(value)::JSON END AS value_json"
 _KEY_JSON: Final = "key_json::JSON AS key_json"
 _VALUE_JSON: Final = (
     "CASE WHEN value_schema_id IS NULL AND json_valid(value) THEN value::JSON ELSE value_json::JSON END AS value_json"
 )
-# Milliseconds between which DuckDB has timestamps; infinity is what is beyond.
+# The timestamps of DuckDB, in milliseconds; earlier and later ones become infinite.
 _LEAST_MS, _MOST_MS = -9_223_372_022_400_000, (2**63 - 1) // 1000
 _INFINITY: Final = 2**63 - 1
 
 
-# The word, unless a number follows as in LIMIT 10 OFFSET 5; and texts, names and comments, in which it is another.
+# The word `offset`, unless a number follows as in LIMIT 10 OFFSET 5; texts, names and comments are matched to skip it
+# in them.
 _OFFSET: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/)|\boffset\b(?!\s+\d)""", re.I | re.S)
 _WORD: Final = re.compile(r'"((?:[^"]|"")*)"|(\w+)')
 _MISSING: Final = re.compile(r"Table with name (.+) does not exist!", re.S)
@@ -73,14 +74,15 @@ class BadQuery(Exception):
 
 
 def require_duckdb() -> None:
-    """ImportError, which names the extra, where duckdb or pyarrow is not installed."""
+    """Raise ImportError, which names the extra, unless duckdb and pyarrow are installed."""
     if find_spec("duckdb") is None or find_spec("pyarrow") is None:
         raise ImportError("SQL needs duckdb and pyarrow: pip install 'kafkafs[sql]'")
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement; whether it has a result (CREATE, INSERT and SET have none), and whether EXPLAIN's plan is that."""
+    """A statement; whether it has a result (CREATE, INSERT and SET have none), and whether the result comes from
+    EXPLAIN."""
 
     text: str
     has_result: bool
@@ -88,21 +90,21 @@ class Statement:
 
 
 class Database:
-    """The topics of a log as tables. For one thread, in which ^C interrupts what runs.
+    """The topics of a log as tables. For one thread, in which ^C interrupts the running statement.
 
     `key` and `value` are text, with U+FFFD for bytes that are not UTF-8; with `binary` they are the bytes.
-    `value_json` is NULL for a value that is not JSON. Where there are schemas, and in Kafka's own topics, `key_json`,
-    `value_schema_id` and `decode_error` are there too.
+    `value_json` is NULL for a value that is not JSON. If there are schemas, and in Kafka's own topics, tables also have
+    the columns `key_json`, `value_schema_id` and `decode_error`.
     """
 
     def __init__(self, log: Log, *, binary: bool = False, allow_files: bool = False) -> None:
-        """ImportError where the extra is not installed."""
+        """ImportError if the extra is not installed."""
         require_duckdb()
         self._log, self._binary = log, binary
         self._spill = tempfile.TemporaryDirectory(prefix="kafkafs-sql-", ignore_cleanup_errors=True)
         self._connection = _connection(self._spill.name, allow_files=allow_files)
         self._call = Caller(self._interrupt)
-        # By the names of topics as DuckDB compares them.
+        # Names of topics in the form in which DuckDB compares names.
         self._topics: dict[str, str] = {}
         self._has_schemas: bool | None = None
         self._tables: dict[str, _Table] = {}
@@ -122,12 +124,13 @@ class Database:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a statement that was interrupted still runs: the database cannot be used, nor can Python end."""
+        """Whether an interrupted statement is still running: then the database cannot be used, and Python cannot
+        end."""
         return self._call.is_busy
 
     @property
     def bytes_read(self) -> int:
-        """Of the log's batches, by the last statement."""
+        """The bytes of the log's batches that the last statement has read."""
         return sum(table.bytes_read for table in list(self._tables.values()))
 
     def topics(self) -> list[str]:
@@ -139,10 +142,10 @@ class Database:
         return _parsed(text)
 
     def run(self, statement: str, form: Form | None = None) -> Iterator[pa.RecordBatch]:
-        """The result of one statement: at least one batch, the first at once. `form`: what becomes of each column.
+        """Return the result of one statement: at least one batch, the first at once. `form`: converts each column.
         Columns of the same name are numbered: `value`, `value_1`.
 
-        BadQuery; StorageError and OSError of the log; InvalidOption for topics that cannot be told apart;
+        BadQuery; StorageError and OSError of the log; InvalidOption for topics whose names differ only in case;
         KeyboardInterrupt.
         """
         import duckdb
@@ -184,7 +187,7 @@ class Database:
         return numbered.project(", ".join(columns)).to_arrow_reader(_ROWS)
 
     def _begin(self, statement: str) -> None:
-        """Forgets the snapshots of the statement before, and takes those of the topics that this one names."""
+        """Forget the previous statement's snapshots, and take those of the topics that this statement names."""
         self._topics, self._has_schemas = self._chosen(statement), None
         for name, table in list(self._tables.items()):
             table.begin()
@@ -193,7 +196,7 @@ class Database:
         words = {(quote.replace('""', '"') or word).casefold() for quote, word in _WORD.findall(statement)}
         if _LASTING.match(statement):
             self._lasting |= words & self._topics.keys()
-        # An error of a statement that misses a table may end a transaction.
+        # Create the tables first: the error of a statement that misses a table may end a transaction.
         for name in self._topics if _LISTING.search(statement) else self._topics.keys() & words:
             self._make_table(name)
         for name in self._tables.keys() & (words | self._lasting):
@@ -203,8 +206,8 @@ class Database:
             self._tables[name].scan()
 
     def _chosen(self, statement: str) -> dict[str, str]:
-        """The topics by their names as DuckDB compares them, without regard to case. Of several that differ in nothing
-        else, the one that the statement has as it is written; none of them if it has others too."""
+        """The topics by their names as DuckDB compares them, without regard to case. If several topics have the same
+        name then, the one that the statement spells exactly; none of them if it also has other spellings."""
         chosen: dict[str, list[str]] = {}
         for topic in self._log.topics:
             chosen.setdefault(topic.casefold(), []).append(topic)
@@ -218,7 +221,7 @@ class Database:
         return {name: topics[0] for name, topics in chosen.items() if len(topics) == 1}
 
     def _bound(self, statement: str) -> duckdb.DuckDBPyRelation | None:
-        """The relation of a statement; topics that it misses become tables."""
+        """The relation of a statement; topics that are missing as tables become tables."""
         import duckdb
 
         missed = set()
@@ -238,14 +241,14 @@ class Database:
                         raise InvalidOption(f"SQL does not tell the topics {names} apart: {advice}") from None
                     raise
                 missed.add(name)
-                self._tables.pop(name, None)  # it was dropped, or made in a transaction that was rolled back
+                self._tables.pop(name, None)  # the table was dropped, or created in a transaction that was rolled back
                 self._make_table(name)
                 self._tables[name].scan()
 
     def _make_table(self, name: str) -> None:
         if name in self._tables:
             return
-        # Imported here, since its classes need pyarrow.
+        # Imported only when needed, because its classes need pyarrow.
         from kafkafs.arrow.dataset import ScanDataset
 
         topic = self._topics[name]
@@ -266,7 +269,7 @@ class Database:
         self._connection.execute(f"DROP VIEW IF EXISTS main.{quoted(topic)}")
 
     def _schema(self, topic: str) -> pa.Schema:
-        """The columns that are read of a topic's messages."""
+        """The columns to read from a topic's messages."""
         from kafkafs.arrow.rows import arrow_schema
 
         import pyarrow as pa  # isort: skip
@@ -288,8 +291,8 @@ class Database:
         self._connection.interrupt()
 
     def _failure(self, error: Exception) -> Exception:
-        """What ended a statement: what ended the scan of a topic, or else DuckDB's message, which names the topic that
-        is probably meant instead of a table of DuckDB's own."""
+        """The error that ended a statement: that of a topic's scan, or else DuckDB's, which then suggests a topic
+        instead of a table of DuckDB's own."""
         for table in self._tables.values():
             if table.failure is not None:
                 return table.failure
@@ -305,17 +308,17 @@ class Database:
         return BadQuery(f"{_MEANT.sub('', message)}\n\n{listed}")
 
     def _listing(self) -> str:
-        """SQL of what SHOW TABLES shows. A table for each of thousands of topics would take seconds."""
+        """SQL of the result of SHOW TABLES. Creating a table for each of thousands of topics would take seconds."""
         names = sorted({*self._topics.values(), *self._own_tables()})
         return f"SELECT unnest([{', '.join(map(literal, names))}]::VARCHAR[]) AS name"
 
     def _own_tables(self) -> list[str]:
-        """The tables and views that this session has made, and the topics that it has used."""
+        """The tables and views that this session has created, and the topics that it has used."""
         import duckdb
 
         with suppress(duckdb.Error):
-            found = self._connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
-            return [name for (name,) in found]
+            rows = self._connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
+            return [name for (name,) in rows]
         return []
 
 
@@ -323,8 +326,8 @@ class Where:
     """DuckDB's expression over a record's columns as a filter. For one thread."""
 
     def __init__(self, expression: str, schemas: SchemaLookup | None) -> None:
-        """`schemas`: those by which `key_json` and `value_json` are decoded; None: `value_json` is the value where that
-        is JSON. BadQuery; ImportError where the extra is not installed."""
+        """`schemas`: decode `key_json` and `value_json`; None: `value_json` is the value if that is JSON. BadQuery;
+        ImportError if the extra is not installed."""
         require_duckdb()
         from kafkafs.arrow.block_texts import Decoding
         from kafkafs.arrow.rows import MILLISECONDS, arrow_schema
@@ -342,7 +345,7 @@ class Where:
         self._chosen(self._schema.empty_table())
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> RecordBlock:
-        """The records of the block for which it is true. BadQuery, also where an expression fails for a record."""
+        """The records of the block for which the expression is true. BadQuery, also if it fails for a record."""
         from kafkafs.arrow.rows import arrow_batches
 
         import pyarrow as pa  # isort: skip
@@ -367,16 +370,18 @@ class Where:
 
 
 class _Table:
-    """A topic as a scan that a dataset can be of: in each statement the topic's messages as of its first use."""
+    """A topic as a dataset's scan: each statement sees the topic's messages as of its first use."""
 
     def __init__(self, topic: str, schema: pa.Schema, make: Callable[[], Scan], lock: Lock) -> None:
         self.topic, self.schema = topic, schema
-        self.failure: Exception | None = None  # DuckDB tells in its own words what ended a scan
+        self.failure: Exception | None = (
+            None  # the error that ended a scan, of which DuckDB reports only its own version
+        )
         self._make, self._lock = make, lock
         self._scan: Scan | None = None
 
     def begin(self) -> None:
-        """Begins a statement."""
+        """Begin a statement."""
         self._scan = self.failure = None
 
     def scan(self) -> Scan:
@@ -388,13 +393,13 @@ class _Table:
             return self._scan
 
     def stop(self) -> None:
-        """Ends the passes of the scan."""
+        """End the passes of the scan."""
         if self._scan is not None:
             self._scan.stop()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Remembers the error that ends the block."""
+        """Remember the error that ends the block."""
         try:
             yield
         except (StorageError, OSError) as error:
@@ -409,12 +414,12 @@ class _Table:
     def offsets(self) -> Mapping[int, tuple[int, int]]:
         return self.scan().offsets
 
-    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> _Narrowed:
-        return _Narrowed(self, self.scan().narrowed(columns, wanted))
+    def narrowed(self, columns: Sequence[str], filters: Mapping[int, RecordFilter]) -> _Narrowed:
+        return _Narrowed(self, self.scan().narrowed(columns, filters))
 
 
 class _Narrowed:
-    """What a query needs of a table."""
+    """The part of a table that a query needs."""
 
     def __init__(self, table: _Table, scan: Scan) -> None:
         self._table, self._scan = table, scan
@@ -436,7 +441,7 @@ def _with_microseconds(schema: pa.Schema) -> pa.Schema:
 
 
 def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with timestamps as DuckDB has them: those that it cannot have are infinite."""
+    """The batch with DuckDB's timestamps: those out of its range are infinite."""
     schema = _with_microseconds(batch.schema)
     if schema == batch.schema:
         return batch
@@ -452,7 +457,7 @@ def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _connection(spill: str, *, allow_files: bool) -> duckdb.DuckDBPyConnection:
-    """A database of its own in memory. `spill`: a directory for what does not fit, "": none."""
+    """A new database in memory. `spill`: a directory for data that does not fit into memory, "": none."""
     import duckdb
 
     connection = duckdb.connect(
@@ -473,15 +478,15 @@ def _connection(spill: str, *, allow_files: bool) -> duckdb.DuckDBPyConnection:
 
 
 def _parsed(text: str) -> list[Statement]:
-    """The statements of a text. OFFSET is a word of SQL, so a column of that name is quoted where it must be: where the
-    text means nothing without. BadQuery."""
+    """The statements of a text. OFFSET is a word of SQL, so a column of that name is quoted if the text is otherwise
+    invalid. BadQuery."""
     import duckdb
 
     def parsed(text: str) -> list[Statement]:
         return [_statement(statement) for statement in duckdb.extract_statements(text)]
 
     try:
-        text.encode()  # DuckDB takes no surrogates, which stand for bytes of a command line that are not UTF-8
+        text.encode()  # surrogates stand for bytes of a command line that are not UTF-8; DuckDB refuses them
         return parsed(text)
     except UnicodeEncodeError as error:
         raise BadQuery(str(error)) from None
@@ -496,7 +501,7 @@ def _statement(parsed: duckdb.Statement) -> Statement:
 
     kinds, results = duckdb.StatementType, duckdb.ExpectedResultType
     text, expected = parsed.query.strip(), parsed.expected_result_type
-    # DuckDB gives the number of rows that a statement has changed as if that were a row of a result.
+    # DuckDB returns the number of changed rows like a row of a result.
     has_result = results.QUERY_RESULT in expected and results.CHANGED_ROWS not in expected
     if parsed.type == kinds.MULTI:  # PIVOT
         has_result = True
@@ -506,7 +511,7 @@ def _statement(parsed: duckdb.Statement) -> Statement:
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, numbered where one comes again."""
+    """The names, with numbers added to repeated ones."""
     taken = set(names)
     distinct: list[str] = []
     for name in names:

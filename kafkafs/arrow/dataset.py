@@ -1,10 +1,10 @@
 """A scan as a `pyarrow.dataset.Dataset`: readers name the columns and the filter, and only those messages are read.
 
-DuckDB and polars take an instance of a subclass as they take pyarrow's own: they call `scanner` or `to_batches` with
-names of columns and an expression. pyarrow shows nothing of an expression, but it can tell whether one may be true
-where something else is known ("may it be, with an offset below 100?"). So the offsets and times between which a filter
-may hold are found by bisection, and they bound what is read; the filter itself is then applied to the batches. A key
-that the filter demands is found in its text, and asked about before it is believed.
+DuckDB and polars take an instance of a subclass like pyarrow's own: they call `scanner` or `to_batches` with names of
+columns and an expression. pyarrow does not show an expression's parts, but it can say whether the expression may be
+true under a condition ("may it be true, with an offset below 100?"). So bisection finds the offsets and times between
+which a filter may hold, and only these messages are read; then the filter is applied to the batches. A key that the
+filter demands is searched in its text, and confirmed by such a question.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NarrowedMessages(Protocol):
 
 
 class Narrowable(Protocol):
-    """What is needed of a scan (`kafkafs.arrow.scan`)."""
+    """The parts of a scan (`kafkafs.arrow.scan`) that a dataset uses."""
 
     @property
     def schema(self) -> pa.Schema: ...
@@ -45,14 +45,14 @@ class Narrowable(Protocol):
     @property
     def offsets(self) -> Mapping[int, tuple[int, int]]: ...
 
-    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> NarrowedMessages: ...
+    def narrowed(self, columns: Sequence[str], filters: Mapping[int, RecordFilter]) -> NarrowedMessages: ...
 
 
 Columns = Sequence[str] | dict[str, pc.Expression] | None
-"""Names, in an order, or expressions by the names that their columns get; None: all columns."""
+"""Names, in an order, or expressions by the names of the columns that they become; None: all columns."""
 
 _FORMAT: Final = ds.ParquetFileFormat()
-_NOWHERE: Final = fs.LocalFileSystem()  # nothing is read from it
+_NOWHERE: Final = fs.LocalFileSystem()  # a dataset needs a filesystem; nothing is read from this one
 _KEY_IS: Final = re.compile(r'\bkey == ("(?:[^"\\]|\\.)*")')
 _YEARS_MS: Final = -62_135_596_800_000, 253_402_300_800_000  # the years 1 to 9999: microseconds can express them too
 _SIDES: Final[dict[str, Callable[[str, Any], pc.Expression]]] = {
@@ -62,10 +62,10 @@ _SIDES: Final[dict[str, Callable[[str, Any], pc.Expression]]] = {
 
 
 class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """The messages of a scan. Whatever else a Dataset can do (fragments, joins) is not possible here.
+    """The messages of a scan. Other operations of a Dataset (fragments, joins) are not possible.
 
-    Its methods take the arguments of pyarrow's. `batch_size` is the greatest number of messages in a batch; those that
-    tune how files are read change nothing.
+    The methods take pyarrow's arguments. `batch_size` is the greatest number of messages in a batch; arguments that
+    tune how files are read have no effect.
     """
 
     def __init__(self, scan: Narrowable) -> None:
@@ -91,7 +91,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         cache_metadata: bool = True,
         memory_pool: object = None,
     ) -> Scanner:
-        """What reads these columns (None: all) of the messages for which the filter is true. ArrowInvalid."""
+        """Return a reader of these columns (None: all) of the messages for which the filter is true. ArrowInvalid."""
         return Scanner(self._scan, columns, filter, batch_size)
 
     @checked_keywords
@@ -107,7 +107,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         cache_metadata: bool = True,
         memory_pool: object = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Record batches of these columns of the messages for which the filter is true, without empty ones."""
+        """Yield record batches of these columns of the messages for which the filter is true; none is empty."""
         return Scanner(self._scan, columns, filter, batch_size).to_batches()
 
     @checked_keywords
@@ -123,7 +123,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         cache_metadata: bool = True,
         memory_pool: object = None,
     ) -> pa.Table:
-        """These columns of all the messages for which the filter is true, in memory."""
+        """Return these columns of all messages for which the filter is true, in memory."""
         return Scanner(self._scan, columns, filter, batch_size).to_table()
 
     @checked_keywords
@@ -159,8 +159,8 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return Scanner(self._scan, columns, filter, batch_size).head(num_rows)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The Arrow PyCapsule interface: `pyarrow.dataset.write_dataset`, and whatever takes Arrow streams, takes all
-        the messages."""
+        """The Arrow PyCapsule interface, by which `pyarrow.dataset.write_dataset` and other users of Arrow streams read
+        all messages."""
         return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
     def __getattribute__(self, name: str) -> Any:
@@ -176,28 +176,29 @@ _THERE: Final = frozenset({"schema", "scanner", "to_batches", "to_table", "count
 
 
 class Scanner:
-    """Reads the columns of the messages for which a filter is true. What DuckDB and polars use of pyarrow's Scanner."""
+    """Reads columns of the messages for which a filter is true, with the methods of pyarrow's Scanner that DuckDB and
+    polars use."""
 
     def __init__(
-        self, scan: Narrowable, columns: Columns, wanted: pc.Expression | None, batch_size: int | None
+        self, scan: Narrowable, columns: Columns, filter_: pc.Expression | None, batch_size: int | None
     ) -> None:
         schema = scan.schema
         self._batch_size = None if batch_size is None else whole_number("batch_size", batch_size, 1)
         names = schema.names if columns is None else list(columns)
         self.dataset_schema = schema
         self._columns: Any = names if columns is None or not isinstance(columns, dict) else columns
-        self._filter = wanted
-        projected = _scanned(schema.empty_table(), self._columns, wanted)  # ArrowInvalid for what is not there
+        self._filter = filter_
+        projected = _scanned(schema.empty_table(), self._columns, filter_)  # ArrowInvalid for an unknown column
         self.projected_schema: pa.Schema = projected.schema
-        expressions = [] if wanted is None else [wanted]
+        expressions = [] if filter_ is None else [filter_]
         if isinstance(columns, dict):
             expressions += columns.values()
             names = []
         needed = [name for name in schema.names if name in names or any(_uses(e, name, schema) for e in expressions)]
-        self._scan = scan.narrowed(needed or schema.names[:1], _bounds(scan, wanted))
+        self._scan = scan.narrowed(needed or schema.names[:1], _bounds(scan, filter_))
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Record batches, without empty ones."""
+        """Yield record batches; none is empty."""
         for batch in self._scan:
             table = _scanned(pa.Table.from_batches([batch]), self._columns, self._filter)
             if table.num_rows:
@@ -208,7 +209,7 @@ class Scanner:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
 
     def to_table(self) -> pa.Table:
-        """All of it in memory."""
+        """Return all messages, in memory."""
         return self.to_reader().read_all()
 
     def count_rows(self) -> int:
@@ -226,16 +227,16 @@ class Scanner:
         return pa.Table.from_batches(first, self.projected_schema)
 
 
-def _scanned(table: pa.Table, columns: list[str] | dict[str, pc.Expression], wanted: pc.Expression | None) -> pa.Table:
-    if wanted is not None and isinstance(columns, list):
-        return table.filter(wanted).select(columns)
+def _scanned(table: pa.Table, columns: list[str] | dict[str, pc.Expression], filter_: pc.Expression | None) -> pa.Table:
+    if filter_ is not None and isinstance(columns, list):
+        return table.filter(filter_).select(columns)
     if isinstance(columns, list):
         return table.select(columns)
-    return ds.dataset(table).to_table(columns=columns, filter=wanted, use_threads=False)
+    return ds.dataset(table).to_table(columns=columns, filter=filter_, use_threads=False)
 
 
 def _uses(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
-    """Whether an expression refers to a column: without it, it cannot be evaluated."""
+    """Whether an expression refers to a column, so that it cannot be evaluated without the column."""
     others = schema.remove(schema.get_field_index(name)).empty_table()
     try:
         others.filter(pc.is_valid(expression))
@@ -244,37 +245,39 @@ def _uses(expression: pc.Expression, name: str, schema: pa.Schema) -> bool:
     return False
 
 
-def _bounds(scan: Narrowable, wanted: pc.Expression | None) -> dict[int, RecordFilter]:
-    """By partition: between which offsets and times, and for which key, the filter may be true."""
-    schema, key = scan.schema, _key(scan.schema, wanted)
+def _bounds(scan: Narrowable, filter_: pc.Expression | None) -> dict[int, RecordFilter]:
+    """By partition: the offsets and times between which the filter may be true, and the key that it demands."""
+    schema, key = scan.schema, _key(scan.schema, filter_)
     used = {
         name
         for name in ("partition", "offset", "timestamp")
-        if wanted is not None and name in schema.names and _uses(wanted, name, schema)
+        if filter_ is not None and name in schema.names and _uses(filter_, name, schema)
     }
-    may_be = _Possible(wanted, schema)
+    may_be = _Possible(filter_, schema)
     times = _times(may_be, schema.field("timestamp").type) if "timestamp" in used else None
-    found = {}
+    bounds = {}
     for partition, (first, end) in scan.offsets.items():
-        here = pc.field("partition") == pa.scalar(partition, pa.int32()) if "partition" in used else pc.scalar(True)
-        if "partition" in used and not may_be(here):
+        in_partition = (
+            pc.field("partition") == pa.scalar(partition, pa.int32()) if "partition" in used else pc.scalar(True)
+        )
+        if "partition" in used and not may_be(in_partition):
             continue
         if "offset" in used:
-            first, end = _hull(first, end, partial(_may_be_at, may_be, here))
-        found[partition] = RecordFilter(first, end, times, key)
-    return found
+            first, end = _hull(first, end, partial(_may_be_at, may_be, in_partition))
+        bounds[partition] = RecordFilter(first, end, times, key)
+    return bounds
 
 
-def _key(schema: pa.Schema, wanted: pc.Expression | None) -> bytes | None:
-    """The key without which the filter cannot be true."""
-    if wanted is None or "key" not in schema.names:
+def _key(schema: pa.Schema, filter_: pc.Expression | None) -> bytes | None:
+    """The key that a message must have for the filter to be true; None if there is no such key."""
+    if filter_ is None or "key" not in schema.names:
         return None
-    kind, may_be = schema.field("key").type, _Possible(wanted, schema)
-    for text in dict.fromkeys(_KEY_IS.findall(str(wanted))):
+    kind, may_be = schema.field("key").type, _Possible(filter_, schema)
+    for text in dict.fromkeys(_KEY_IS.findall(str(filter_))):
         try:
             name = json.loads(text)
             key = bytes.fromhex(name) if kind == pa.binary() else name.encode()
-        except ValueError:  # it is printed in another way
+        except ValueError:  # not printed as expected
             continue
         column, literal = pc.field("key"), pa.scalar(key if kind == pa.binary() else name, kind)
         others = (column < literal, column > literal, column.is_null())
@@ -283,12 +286,13 @@ def _key(schema: pa.Schema, wanted: pc.Expression | None) -> bytes | None:
     return None
 
 
-def _may_be_at(may_be: _Possible, here: pc.Expression, offset: int, side: str) -> bool:
-    return may_be(here & _SIDES[side]("offset", offset))
+def _may_be_at(may_be: _Possible, in_partition: pc.Expression, offset: int, side: str) -> bool:
+    return may_be(in_partition & _SIDES[side]("offset", offset))
 
 
 def _times(may_be: _Possible, kind: pa.DataType) -> TimeRange | None:
-    """Between which times the filter may be true; None: at any, or without one. `kind`: the column's type."""
+    """The times between which the filter may be true; None: also for messages without a time. `kind`: the column's
+    type."""
     least, most = _YEARS_MS
 
     def moment(ms: int) -> pa.Scalar:
@@ -298,7 +302,7 @@ def _times(may_be: _Possible, kind: pa.DataType) -> TimeRange | None:
         return may_be(_SIDES[side]("timestamp", moment(ms)))
 
     try:
-        # Without a timestamp, which is -1, a message is in no range of times.
+        # A message without a timestamp has -1, and is in no range of times.
         if may_be(pc.field("timestamp") == moment(NO_TIMESTAMP)):
             return None
         start, end = _hull(least, most, at)
@@ -309,7 +313,7 @@ def _times(may_be: _Possible, kind: pa.DataType) -> TimeRange | None:
 
 def _hull(least: int, most: int, may_be: Callable[[int, str], bool]) -> tuple[int, int]:
     """The numbers from `least` (included) to `most` (excluded), without those at both ends for which the filter cannot
-    be true. `may_be`: whether it can be true "below" a number, or "from" it on."""
+    be true. `may_be`: whether the filter may be true "below" a number, or "from" a number on."""
     start, end = least, most
     while start < end:
         middle = (start + end + 1) // 2
@@ -328,11 +332,11 @@ def _hull(least: int, most: int, may_be: Callable[[int, str], bool]) -> tuple[in
 
 
 class _Possible:
-    """Whether a filter may be true where a condition is: a dataset would have to read a fragment of which that is
-    known."""
+    """Whether a filter may be true under a condition. Asks pyarrow whether it would read a fragment for which that
+    condition is known to hold."""
 
-    def __init__(self, wanted: pc.Expression | None, schema: pa.Schema) -> None:
-        self._wanted = wanted
+    def __init__(self, filter_: pc.Expression | None, schema: pa.Schema) -> None:
+        self._filter = filter_
         for name in ("partition", "offset", "timestamp"):
             if name not in schema.names:
                 schema = schema.append(pa.field(name, TYPES[name]))
@@ -341,4 +345,4 @@ class _Possible:
     def __call__(self, condition: pc.Expression) -> bool:
         fragment = _FORMAT.make_fragment("", _NOWHERE, partition_expression=condition)
         dataset = ds.FileSystemDataset([fragment], self._schema, _FORMAT, _NOWHERE)
-        return any(True for _ in dataset.get_fragments(filter=self._wanted))
+        return any(True for _ in dataset.get_fragments(filter=self._filter))

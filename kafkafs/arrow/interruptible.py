@@ -1,4 +1,4 @@
-"""Calls that ^C interrupts: a thread runs them, and the caller's thread waits and can be interrupted."""
+"""Calls that ^C interrupts: a thread runs them, so that the caller's thread can be interrupted while it waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 _Result = TypeVar("_Result")
-_AGAIN_SECONDS: Final = 0.05  # DuckDB forgets an interrupt that comes before a statement begins
+_AGAIN_SECONDS: Final = 0.05  # DuckDB ignores an interrupt that comes before a statement begins
 _GRACE_SECONDS: Final = 0.4
 
 
@@ -21,14 +21,14 @@ class _Call:
 
 
 class Caller:
-    """Runs calls in a thread of its own. For one thread."""
+    """Runs calls in another thread. For one caller's thread."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
-        """`interrupt` makes the call that is running end, if it can."""
+        """`interrupt` ends the running call, if it can."""
         self._interrupt = interrupt
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
         self._running: _Call | None = None
-        # A daemon: a call that does not end must not keep the process.
+        # A daemon, because a call that does not end must not keep the process alive.
         threading.Thread(target=self._run, name="sql", daemon=True).start()
 
     @property
@@ -37,12 +37,12 @@ class Caller:
         return self._running is not None and not self._running.ended.is_set()
 
     def __call__(self, function: Callable[[], _Result]) -> _Result:
-        """The result of the function. What it raises; KeyboardInterrupt, less than a second after ^C: `is_busy` then
-        tells whether the function still runs."""
+        """Return the function's result, or raise its error. ^C raises KeyboardInterrupt within a second; `is_busy` then
+        says whether the function still runs."""
         call = self._running = _Call(function)
         try:
             self._calls.put(call)
-            # A signal that comes just before a wait without an end does not end it.
+            # A signal just before a wait without a timeout would not end the wait.
             while not call.ended.wait(_AGAIN_SECONDS):
                 pass
         except KeyboardInterrupt:
@@ -54,7 +54,7 @@ class Caller:
         return result
 
     def interrupt(self) -> None:
-        """Interrupts the call that is running, and waits a moment for its end."""
+        """Interrupt the running call, and wait a moment for its end."""
         for _ in range(int(_GRACE_SECONDS / _AGAIN_SECONDS)):
             if not self.is_busy:
                 break
@@ -63,7 +63,7 @@ class Caller:
             self._running.ended.wait(_AGAIN_SECONDS)
 
     def close(self) -> None:
-        """Ends the thread, after the call that is running."""
+        """End the thread, after the running call."""
         self._calls.put(None)
 
     def _run(self) -> None:

@@ -1,5 +1,5 @@
-"""Keyword arguments of public functions: an unknown one is reported with the function's public name, and with the
-argument that is probably meant."""
+"""Checks of the keyword arguments of public functions: the error for an unknown name has the function's public name,
+and the nearest known argument."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _Result = TypeVar("_Result")
 
 
 def checked_keywords(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """The function, with its signature and docstring. An unknown keyword is a TypeError that says what is probably
-    meant; Python's own says so from 3.13 on."""
+    """Return the function with its signature and docstring. An unknown keyword is a TypeError that suggests the nearest
+    known name; Python itself does this from 3.13 on."""
     plain: Any = function
     code, name = plain.__code__, plain.__qualname__
     public = name if "." in name else f"{plain.__module__}.{name}"
@@ -28,7 +28,7 @@ def checked_keywords(function: Callable[_Parameters, _Result]) -> Callable[_Para
 
 
 def check_keywords(function: str, keywords: Iterable[str], known: Sequence[str]) -> None:
-    """TypeError for the first keyword that the function does not know."""
+    """Raise TypeError for the first keyword that the function does not know."""
     for keyword in keywords:
         if keyword not in known:
             more = nearest(keyword, known) or f"; it has {', '.join(known)}"
@@ -36,8 +36,8 @@ def check_keywords(function: str, keywords: Iterable[str], known: Sequence[str])
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """`; did you mean 'offsets'?` if one of the known names is nearly this one, otherwise an empty text."""
-    # Imported here: only an error needs it.
+    """`; did you mean 'offsets'?` if a known name is similar, otherwise an empty text."""
+    # Imported only for errors.
     from difflib import get_close_matches
 
     near = get_close_matches(name, list(known), n=1, cutoff=0.7) if isinstance(name, str) else []

@@ -1,8 +1,8 @@
 """The log directories that a scan reads as if they were one: those of one broker, or of several brokers of a cluster.
 
-A partition that is in several of them (its replicas) is read once: from the replica with the highest last leader epoch,
-then the longest, then the first. The choice is made during planning and sent to the tasks with their splits, because
-replicas differ while a broker has not yet truncated its own.
+A partition with replicas in several directories is read once: from the replica with the highest last leader epoch, then
+the longest, then the first. Planning makes the choice, and sends it to the tasks with their splits, because replicas
+differ while a broker has not yet truncated its own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from storage.tier.tier import Tier
 
 
-_MOST_LOOKS: Final = 10  # for a partition that is always gone where it was just found
+_MOST_LOOKS: Final = 10  # for a partition that has always moved since the last look
 _Read = TypeVar("_Read")
 
 
@@ -34,16 +34,16 @@ class InvalidOption(ValueError):
 
 
 class LogDirs:
-    """Log directories, read-only, as of the last `refresh`. Thread-safe: what one thread's `refresh` no longer finds is
-    unknown to the others too, whatever they are about to do. Pickled, the directories are opened again."""
+    """Log directories, read-only, as of the last `refresh`. Thread-safe: a `refresh` by one thread takes effect in all
+    threads at once. Pickled, the directories are opened again."""
 
     def __init__(self, paths: Sequence[Path], tier: Tier | None = None) -> None:
         """InvalidOption if the directories belong to different clusters; OSError."""
         # Constant after construction.
         self._opened_with = tuple(paths), tier
         self.directories = tuple(LogDir.open_read_only(path, tier=tier) for path in paths)
-        # Nobody looks while some of the directories are refreshed and others are not: a partition that was moved from
-        # one to another would be in neither.
+        # Held during a refresh of all directories: a partition that moves from one to another must not seem to be in
+        # neither.
         self._lock = Lock()
         self._check_cluster()
 
@@ -54,7 +54,7 @@ class LogDirs:
         return ", ".join(str(directory.path) for directory in self.directories)
 
     def refresh(self) -> None:
-        """Lists the directories again in which partitions were added or removed. OSError."""
+        """List the directories again in which partitions were added or removed. OSError."""
         with self._lock:
             for directory in self.directories:
                 directory.refresh()
@@ -70,22 +70,22 @@ class LogDirs:
             return sorted({number for directory in self.directories for number in _numbers(directory, topic)})
 
     def absent(self) -> list[TopicPartition]:
-        """The partitions that one of the directories knows and none has, ascending: see LogDir.absent."""
+        """The partitions that one of the directories knows and none contains, ascending: see LogDir.absent."""
         with self._lock:
             missing = {tp for directory in self.directories for tp in directory.absent()}
             return sorted(tp for tp in missing if not self._having_locked(tp))
 
     def log(self, tp: TopicPartition) -> ReadableLog:
-        """A partition's log, from the replica that is read. UnknownTopicOrPartition, InvalidOption."""
+        """Return the log of a partition's chosen replica. UnknownTopicOrPartition, InvalidOption."""
         while True:
             directory = self.directories[self.place(tp)]
-            # A refresh of another thread may have found it elsewhere meanwhile, or nowhere, which `place` says then.
+            # Another thread's refresh may have moved or removed the partition; then `place` reports it.
             with suppress(UnknownTopicOrPartition):
                 return directory.log(tp)
 
     def read(self, tp: TopicPartition, read: Callable[[LogDir, LogSnapshot], _Read]) -> _Read:
-        """What `read` returns for the directory that a partition is read from, and its log there as it is now; from
-        another directory or for a newer snapshot where these were gone meanwhile.
+        """Return the result of `read`, called with the chosen directory and a snapshot of the partition's log. If the
+        segments disappear during the call, repeat it with another directory or a newer snapshot.
 
         UnknownTopicOrPartition, InvalidOption, SegmentGone.
         """
@@ -101,7 +101,7 @@ class LogDirs:
             self.refresh()
 
     def place(self, tp: TopicPartition) -> int:
-        """The number of the directory that a partition is read from. UnknownTopicOrPartition, InvalidOption."""
+        """The number of the directory with a partition's chosen replica. UnknownTopicOrPartition, InvalidOption."""
         with self._lock:
             having = self._having_locked(tp)
         if not having:
@@ -117,7 +117,7 @@ class LogDirs:
         ]
 
     def _last_epoch_and_end(self, place: int, tp: TopicPartition) -> tuple[int, int]:
-        """What decides between replicas; less than any if a refresh of another thread no longer finds the partition."""
+        """The rank of a replica; below all others if another thread's refresh has removed the partition."""
         directory = self.directories[place]
         try:
             end = directory.log(tp).snapshot().log_end_offset
@@ -130,33 +130,33 @@ class LogDirs:
         return -1 if epoch is None else epoch, end
 
     def _check_cluster(self) -> None:
-        found: dict[str, Path] = {}
+        path_by_cluster: dict[str, Path] = {}
         for directory in self.directories:
             try:
                 properties = meta_properties.read(directory.path / names.META_PROPERTIES)
             except StorageError:
                 continue
             if properties is not None and properties.cluster_id is not None:
-                found.setdefault(properties.cluster_id, directory.path)
-        if len(found) > 1:
-            each = " and ".join(f"{path} belongs to cluster {cluster}" for cluster, path in found.items())
+                path_by_cluster.setdefault(properties.cluster_id, directory.path)
+        if len(path_by_cluster) > 1:
+            each = " and ".join(f"{path} belongs to cluster {cluster}" for cluster, path in path_by_cluster.items())
             raise InvalidOption(f"log directories of different clusters cannot be read as one: {each}")
 
     def _check_topic_ids(self, topic: str, having: Sequence[int]) -> None:
-        found: dict[str, Path] = {}
+        path_by_id: dict[str, Path] = {}
         for place in having:
             topic_id = None
-            with suppress(UnknownTopicOrPartition):  # a refresh of another thread no longer finds it
+            with suppress(UnknownTopicOrPartition):  # another thread's refresh has removed it
                 topic_id = self.directories[place].topic_info(topic).topic_id
             if topic_id is not None:
-                found.setdefault(topic_id, self.directories[place].path)
-        if len(found) > 1:
-            each = " and ".join(f"{path} has id {topic_id}" for topic_id, path in found.items())
+                path_by_id.setdefault(topic_id, self.directories[place].path)
+        if len(path_by_id) > 1:
+            each = " and ".join(f"{path} has id {topic_id}" for topic_id, path in path_by_id.items())
             raise InvalidOption(f"topic {topic} is not the same in all log directories: {each}")
 
 
 def _numbers(directory: LogDir, topic: str) -> list[int]:
-    """A directory's partitions of a topic, by one look: another thread may refresh the directory between two."""
+    """A directory's partitions of a topic, listed once: another thread may refresh the directory between two calls."""
     try:
         return directory.partitions(topic)
     except UnknownTopicOrPartition:
@@ -169,8 +169,8 @@ def _opened(paths: tuple[Path, ...], tier: Tier | None) -> LogDirs:
 
 
 def open_log_dirs(paths: tuple[Path, ...], tier: Tier | None = None) -> LogDirs:
-    """The log directories as they are now, with the remote segments in `tier`. The process keeps them, so that its next
-    task finds the logs already open. InvalidOption, OSError."""
+    """The log directories in their present state, with the remote segments in `tier`. The process keeps them, so that
+    its next task finds the logs already open. InvalidOption, OSError."""
     log_dirs = _opened(paths, tier)
     log_dirs.refresh()
     return log_dirs

@@ -1,4 +1,4 @@
-"""What `kafkafs.open` returns: the topics of one or several log directories, their partitions, scans and messages."""
+"""The classes behind `kafkafs.open`: the topics of log directories, their partitions, scans and messages."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _Read = TypeVar("_Read")
 
 
 class NotHere(UnknownTopicOrPartition, KeyError, InvalidOption):
-    """No such topic or partition in the log directories, whether a subscript, an argument or an earlier look named
-    it."""
+    """The log directories have no such topic or partition: for a subscript or an argument, or because it was
+    removed."""
 
 
 def make_scan(
@@ -73,9 +73,9 @@ def make_scan(
     text: Text = False,
     on_damage: OnDamage = "fail",
 ) -> Scan:
-    """What `scan` of a topic or partition returns (kafkafs/CONTRACT.md, "From Python").
+    """Return the result of `scan` of a topic or partition (kafkafs/CONTRACT.md, "From Python").
 
-    InvalidOption for an argument that cannot be; StorageError, OSError.
+    InvalidOption for an invalid argument; StorageError, OSError.
     """
     fail = chosen("on_damage", on_damage, "fail", "skip") == "fail"
     text = chosen("text", text, True, False, "strict", "replace")
@@ -89,15 +89,15 @@ def make_scan(
     numbers = _partitions(source.log_dirs, topic, given, progress, fail=fail)
     form = _typed_form(source, topic, decode) if decode else None
     known = (*COLUMNS, *((*DECODED, *((TYPED,) if form is not None else ())) if decode else ()))
-    wanted = column_names(columns, known, () if decode else (*DECODED, TYPED))
+    chosen_columns = column_names(columns, known, () if decode else (*DECODED, TYPED))
     make = _latest if latest else _part
     while True:
         tps = [TopicPartition(topic, number) for number in numbers]
         try:
             parts = (make(source, tp, spec, times, progress, fail=fail) for tp in tps)
-            keyed = tuple(replace(part, wanted=part.wanted._replace(key=wanted_key)) for part in parts)
-            return Scan(source, topic, keyed, wanted, form, text, fail, progress)
-        except UnknownTopicOrPartition:  # one was removed since they were listed
+            keyed = tuple(replace(part, record_filter=part.record_filter._replace(key=wanted_key)) for part in parts)
+            return Scan(source, topic, keyed, chosen_columns, form, text, fail, progress)
+        except UnknownTopicOrPartition:  # a partition was removed after it was listed
             chosen_numbers = None if given is None else numbers
             numbers = _partitions(source.log_dirs, topic, chosen_numbers, progress, fail=fail)
 
@@ -161,16 +161,16 @@ def _today(source: Source) -> date:
 def _partitions(
     log_dirs: LogDirs, topic: str, given: Iterable[int] | None, progress: ScanProgress, *, fail: bool
 ) -> list[int]:
-    """The partitions that are read. Without a choice those that the cluster has and no directory are lost ones. NotHere
-    if the topic was removed."""
-    here = log_dirs.partitions(topic)
-    if not here:
+    """The partitions to read. Without a choice, partitions that the cluster has and no directory contains are reported
+    as lost. NotHere if the topic was removed."""
+    stored = log_dirs.partitions(topic)
+    if not stored:
         raise NotHere(f"no topic {topic!r} in {log_dirs}")
     if given is not None:
         numbers: set[int] = set()
         missing: dict[int, None] = {}
         for number in given:
-            if number in here:
+            if number in stored:
                 numbers.add(number)
             else:
                 missing[number] = None
@@ -178,7 +178,7 @@ def _partitions(
                 break
         if missing:
             listed = ", ".join(map(str, missing))
-            raise NotHere(f"{topic} has no partition {listed} in {log_dirs}: it has {', '.join(map(str, here))}")
+            raise NotHere(f"{topic} has no partition {listed} in {log_dirs}: it has {', '.join(map(str, stored))}")
         return sorted(numbers)
     absent = [tp for tp in log_dirs.absent() if tp.topic == topic]
     if absent and fail:
@@ -186,15 +186,15 @@ def _partitions(
         raise OffsetOutOfRange(
             f"{listed} known to the cluster and not in {log_dirs}",
             advice="Open the other log directories as well, or name the partitions: partitions="
-            f"{here[:_LISTED]}; on_damage='skip' reads what is here",
+            f"{stored[:_LISTED]}; on_damage='skip' reads the others",
         )
     for tp in absent:
         progress.skip(Skipped(tp, f"{tp} is known to the cluster and not in {log_dirs}"))
-    return here
+    return stored
 
 
 def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
-    """The typed columns of a topic's values; None where they are JSON. InvalidOption where there are no schemas."""
+    """The typed columns of a topic's values; None for values as JSON. InvalidOption if there are no schemas."""
     require_pyarrow()
     from kafkafs.arrow.block_texts import schemas_for
 
@@ -218,7 +218,7 @@ def open_log(
     tier: Paths | Tier | None = None,
     tier_keys: Mapping[str, AnyPath] | None = None,
 ) -> Log:
-    """The log that `kafkafs.open` returns."""
+    """Open log directories, for `kafkafs.open`."""
     names = path_texts("path", paths)
     named = isolation.value if isinstance(isolation, Isolation) else isolation
     level = Isolation(chosen("isolation", named, *(each.value for each in Isolation)))
@@ -248,7 +248,7 @@ def _tier(given: Paths | Tier | None, keys: Mapping[str, AnyPath] | None) -> Tie
     places = [place if "://" in place else str(directory("tier", place)) for place in path_texts("tier", given)]
     try:
         return Tier(places, files)
-    except TierUnavailable as error:  # a URL of an unknown kind, or one that needs another package
+    except TierUnavailable as error:  # a URL of an unknown kind, or of a kind that needs another package
         raise InvalidOption(f"tier: {error}") from None
 
 
@@ -256,20 +256,20 @@ def _tier(given: Paths | Tier | None, keys: Mapping[str, AnyPath] | None) -> Tie
 class Log:
     """Log directories, read as one: topics by name. Nothing is locked, changed or kept open; threads may share it.
 
-    Pickled, it is opened again where it is unpickled.
+    Unpickling opens the directories again.
     """
 
     _source: Source = field(repr=False)
 
     @property
     def topics(self) -> Mapping[str, Topic]:
-        """The topics as they are now, by name. OSError."""
+        """The present topics, by name. OSError."""
         self._source.log_dirs.refresh()
         return {name: Topic(self._source, name) for name in self._source.log_dirs.topics()}
 
     @property
     def has_schemas(self) -> bool:
-        """Whether there are schemas by which keys and values can be decoded. StorageError, OSError."""
+        """Whether there are schemas to decode keys and values. StorageError, OSError."""
         from kafkafs.arrow.block_texts import schemas_for
 
         try:
@@ -279,18 +279,18 @@ class Log:
         return True
 
     def __getitem__(self, topic: str) -> Topic:
-        """The topic of this name. NotHere, which is a KeyError; OSError."""
+        """Return the topic of this name. NotHere, which is a KeyError; OSError."""
         topics = self.topics
         if not isinstance(topic, str) or topic not in topics:
             raise NotHere(f"no topic {shown(topic)} in {self._source.log_dirs}{nearest(topic, topics)}")
         return topics[topic]
 
     def __contains__(self, topic: object) -> bool:
-        """Whether there is a topic of this name now. OSError."""
+        """Whether there is a topic of this name at present. OSError."""
         return isinstance(topic, str) and topic in self.topics
 
     def __iter__(self) -> Iterator[str]:
-        """The names of the topics as they are now, ascending. OSError."""
+        """The names of the present topics, ascending. OSError."""
         return iter(self.topics)
 
     def __repr__(self) -> str:
@@ -299,41 +299,42 @@ class Log:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topic:
-    """A topic: its partitions by number, its configuration, and what can be read of it. Threads may share it."""
+    """A topic: its partitions by number, its configuration, and its messages. Threads may share it."""
 
     _source: Source = field(repr=False)
     name: str
 
     @property
     def partitions(self) -> Mapping[int, Partition]:
-        """The partitions that are in the log directories, by number."""
+        """The partitions in the log directories, by number."""
         numbers = self._source.log_dirs.partitions(self.name)
         return {number: Partition(self._source, TopicPartition(self.name, number)) for number in numbers}
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """Of each partition the log start offset, and the end: the last stable offset with `read_committed`."""
-        found = {}
+        """The log start offset and the end of each partition; with `read_committed` the end is the last stable
+        offset."""
+        offsets = {}
         for number, partition in self.partitions.items():
-            with suppress(NotHere):  # it has just been removed
-                found[number] = partition.offsets
-        return found
+            with suppress(NotHere):  # removed after it was listed
+                offsets[number] = partition.offsets
+        return offsets
 
     @property
     def config(self) -> dict[str, str]:
-        """What is configured for this topic, as texts. NotHere if it was removed."""
+        """The topic's own configuration, as texts. NotHere if the topic was removed."""
         for partition in self:
-            with suppress(NotHere):  # it has just been removed
+            with suppress(NotHere):  # removed after it was listed
                 return partition._read(lambda log_dir, _: dict(log_dir.topic_info(self.name).overrides))
         raise NotHere(f"no topic {self.name!r} in {self._source.log_dirs}")
 
     def __getitem__(self, partition: int) -> Partition:
-        """The partition with this number. NotHere, which is a KeyError."""
+        """Return the partition with this number. NotHere, which is a KeyError."""
         partitions = self.partitions
         if not _is_in(partition, partitions):
             numbers = ", ".join(map(str, partitions)) or "none"
-            here = f"{self._source.log_dirs}: it has {numbers}"
-            raise NotHere(f"no partition {shown(partition)} of {self.name} in {here}")
+            existing = f"{self._source.log_dirs}: it has {numbers}"
+            raise NotHere(f"no partition {shown(partition)} of {self.name} in {existing}")
         return partitions[partition]
 
     def __contains__(self, partition: object) -> bool:
@@ -358,24 +359,21 @@ class Topic:
         text: Text = False,
         on_damage: OnDamage = "fail",
     ) -> Scan:
-        """The messages that the arguments choose, as record batches (kafkafs/CONTRACT.md, "From Python").
+        """Return the messages that the arguments choose, as record batches (kafkafs/CONTRACT.md, "From Python").
 
-        `partitions`: a number or several; without it all that the cluster has. A partition that is in no directory is
-        an error.
-        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`: "100-199",
-        "last-10", "earliest".
-        `time`: such a pair, each a text as after `--time`, epoch milliseconds, a datetime or date (UTC without a zone)
-        or None; or a text as after `--time`: "today", "last-15m", "2026-11-20T10--". Offsets and times of a pair that
-        the log does not have yet choose nothing.
-        `key`: only messages with this key: bytes, or a text for its UTF-8.
-        `latest`: only the last message of every key of a partition, as in `latest.txt`; without `offsets` and `time`.
-        `columns`: names, in this order; without it all.
-        `decode`: True for more columns and typed values, "json" for more columns alone.
-        `text`: keys and values are strings: True or "strict" makes other bytes an error, "replace" has U+FFFD for them.
-        `on_damage`: "fail", or "skip": damage, and messages that are gone, are passed over, and `skipped` lists them.
-        With `latest` damage is always an error, because it may hide a last message.
+        `partitions`: a number or several; without it all that the cluster has. A partition that no directory contains
+        is an error. `offsets`: a pair, from (included) to (excluded), None for no limit; or a text as after
+        `--offsets`: "100-199", "last-10", "earliest". `time`: such a pair, each a text as after `--time`, epoch
+        milliseconds, a datetime or date (UTC without a zone) or None; or a text as after `--time`: "today", "last-15m",
+        "2026-11-20T10--". Offsets and times of a pair that the log does not have yet choose nothing. `key`: only
+        messages with this key: bytes, or a text for its UTF-8. `latest`: only the last message of every key of a
+        partition, as in `latest.txt`; without `offsets` and `time`. `columns`: names, in this order; without it all.
+        `decode`: True for more columns and typed values, "json" for more columns alone. `text`: keys and values are
+        strings: True or "strict" makes other bytes an error, "replace" has U+FFFD for them. `on_damage`: "fail", or
+        "skip": skip damage, and messages that are gone, and list them in `skipped`. With `latest` damage is always an
+        error, because it may hide a last message.
 
-        ValueError for an argument that cannot be; StorageError, OSError.
+        ValueError for an invalid argument; StorageError, OSError.
         """
         return make_scan(
             self._source,
@@ -402,13 +400,13 @@ class Topic:
         latest: bool = False,
         on_damage: OnDamage = "fail",
     ) -> Iterator[Message]:
-        """The messages that the arguments choose, one by one, by partition and offset. They need no pyarrow.
+        """Return the messages that the arguments choose, one by one, by partition and offset. They need no pyarrow.
 
-        `partitions`, `offsets`, `time`, `key`, `latest`, `on_damage`: as of `scan`. Keys and values are bytes, and
-        `Message.decoded` is the value by its schema. The arguments are checked, and the end is fixed, at once; errors
-        of reading come in their turn.
+        `partitions`, `offsets`, `time`, `key`, `latest`, `on_damage`: see `scan`. Keys and values are bytes, and
+        `Message.decoded` is the value by its schema. The call checks the arguments and fixes the end; errors of reading
+        are raised during iteration.
 
-        ValueError for an argument that cannot be; StorageError, OSError.
+        ValueError for an invalid argument; StorageError, OSError.
         """
         scan = make_scan(
             self._source,
@@ -425,15 +423,15 @@ class Topic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Partition:
-    """A partition, and what can be read of it. Threads may share it."""
+    """A partition and its messages. Threads may share it."""
 
     _source: Source = field(repr=False)
     tp: TopicPartition
 
     @property
     def offsets(self) -> tuple[int, int]:
-        """The log start offset, and the end: the last stable offset with `read_committed`. NotHere if it was
-        removed."""
+        """The log start offset and the end; with `read_committed` the end is the last stable offset. NotHere if the
+        partition was removed."""
         isolation = self._source.isolation
         return self._read(lambda _, snapshot: (snapshot.log_start_offset, visible_end(snapshot, isolation)))
 
@@ -450,13 +448,13 @@ class Partition:
         text: Text = False,
         on_damage: OnDamage = "fail",
     ) -> Scan:
-        """The messages of this partition that the arguments choose, as record batches.
+        """Return the messages of this partition that the arguments choose, as record batches.
 
-        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`.
+        `offsets`: a pair, from (included) to (excluded), None for no limit; or a text as after `--offsets`.
         `time`: such a pair of texts, epoch milliseconds, datetimes, dates or None; or a text as after `--time`.
-        `key`, `latest`, `columns`, `decode`, `text`, `on_damage`: as of `Topic.scan`.
+        `key`, `latest`, `columns`, `decode`, `text`, `on_damage`: see `Topic.scan`.
 
-        ValueError for an argument that cannot be; StorageError, OSError.
+        ValueError for an invalid argument; StorageError, OSError.
         """
         return make_scan(
             self._source,
@@ -482,13 +480,13 @@ class Partition:
         latest: bool = False,
         on_damage: OnDamage = "fail",
     ) -> Iterator[Message]:
-        """The messages of this partition that the arguments choose, one by one, by offset. They need no pyarrow.
+        """Return the messages of this partition that the arguments choose, one by one, by offset. They need no pyarrow.
 
-        `offsets`: a pair, from (included) to (excluded), None for open; or a text as after `--offsets`.
+        `offsets`: a pair, from (included) to (excluded), None for no limit; or a text as after `--offsets`.
         `time`: such a pair of texts, epoch milliseconds, datetimes, dates or None; or a text as after `--time`.
-        `key`, `latest`, `on_damage`: as of `Topic.messages`.
+        `key`, `latest`, `on_damage`: see `Topic.messages`.
 
-        ValueError for an argument that cannot be; StorageError, OSError.
+        ValueError for an invalid argument; StorageError, OSError.
         """
         scan = make_scan(
             self._source,
@@ -510,7 +508,7 @@ class Partition:
 
 
 def _is_in(partition: object, partitions: Mapping[int, Partition]) -> bool:
-    """Whether these are by such a number: True and 1.0 are none, though they equal one."""
+    """Whether the object is the number of a partition. True and 1.0 are not, though they equal 1."""
     return not isinstance(partition, bool | float) and isinstance(partition, SupportsIndex) and partition in partitions
 
 
@@ -533,22 +531,22 @@ class Message:
 
     @property
     def time(self) -> datetime | None:
-        """The timestamp in UTC; None for none. OverflowError outside the years 1 to 9999."""
+        """The timestamp in UTC; None if there is none. OverflowError outside the years 1 to 9999."""
         if self.timestamp == NO_TIMESTAMP:
             return None
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.timestamp)
 
     @property
     def decoded(self) -> Any:
-        """The value as Python has what `decoded.jsonl` shows of it; None for null.
+        """The value that `decoded.jsonl` shows, as a Python object; None for null.
 
-        ValueError where there are no schemas, InvalidRecord for a value that cannot be decoded.
+        ValueError if there are no schemas, InvalidRecord for a value that cannot be decoded.
         """
         return _decoded(self, "value")
 
     @property
     def decoded_key(self) -> Any:
-        """The key as Python has what `decoded.jsonl` shows of it; None for null. Errors as of `decoded`."""
+        """The key that `decoded.jsonl` shows, as a Python object; None for null. The errors are those of `decoded`."""
         return _decoded(self, "key")
 
 
@@ -585,5 +583,5 @@ def _messages(source: Source, scan: Scan) -> Iterator[Message]:
                 TimestampType(timestamp_type),
                 tuple((name.decode(errors="replace"), value) for name, value in block.headers(row)) if headers else (),
             )
-            object.__setattr__(message, "_decoded_by", decoded_by)  # it is frozen
+            object.__setattr__(message, "_decoded_by", decoded_by)  # Message is frozen
             yield message

@@ -1,5 +1,5 @@
-"""Values of a Protobuf schema's first message type → a typed Arrow column: the JSON that `decoded.jsonl` shows, read as
-one schema."""
+"""Values of a Protobuf schema's first message type to a typed Arrow column, by way of the JSON that `decoded.jsonl`
+shows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class _Converter(NamedTuple):
-    """How a field is read from JSON. `unset`: its value where JSON does not name it."""
+    """How to read a field from JSON. `unset`: its value if the JSON lacks it."""
 
     type: pa.DataType
     read: Callable[[Any], Any]
@@ -48,8 +48,9 @@ class _Converter(NamedTuple):
 class ProtobufColumn:
     """Reads the values of a topic as the first message type of a schema. Not thread-safe.
 
-    Fields that are not set have their default, or null where Protobuf tells that from the default. Timestamps are in
-    microseconds, rounded down. JSON text: Duration, Struct, Value, ListValue, Any and messages without fields.
+    Fields that are not set have their default, or null if Protobuf distinguishes unset fields from the default.
+    Timestamps are in microseconds, rounded down. JSON text: Duration, Struct, Value, ListValue, Any and messages
+    without fields.
     """
 
     def __init__(self, schemas: SchemaLookup, subject: str, reader: Schema) -> None:
@@ -64,11 +65,11 @@ class ProtobufColumn:
             raise BadSchema(f"the message type {kind.full_name} has no fields")
 
     def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
-        """As `AvroColumn.read`."""
+        """Read a binary column; arguments and result are those of `AvroColumn.read`."""
         plain, starts, lengths = spans(column)
         texts, ends, ids, errors = self._decoder.decode(plain, starts, lengths, guids)
         for row in np.flatnonzero(lengths >= 0).tolist():
-            start, here = int(starts[row]) + HEADER_SIZE, int(ids[row])
+            start, schema_id = int(starts[row]) + HEADER_SIZE, int(ids[row])
             first = guids[row][GUID_HEADER_SIZE:] if row in guids else bytes(plain[start : start + 2])
             if here < 0:
                 if not self._schemas.has_file:
@@ -76,12 +77,12 @@ class ProtobufColumn:
             elif here in self._schemas.others:
                 errors[row] = self._schemas.others[here]
             elif first[:1] != b"\0" and first[:2] != b"\2\0" and (first or row not in guids):
-                errors[row] = f"it is not of the first message type of schema {here}"
+                errors[row] = f"it is not of the first message type of schema {schema_id}"
         data, begins = texts.tobytes(), np.concatenate(([0], ends[:-1])).tolist()
-        there = [row for row in np.flatnonzero(lengths >= 0).tolist() if row not in errors]
-        read = json.loads(b"[%b]" % b",".join(data[begins[row] : int(ends[row])] for row in there))
+        decoded_rows = [row for row in np.flatnonzero(lengths >= 0).tolist() if row not in errors]
+        read = json.loads(b"[%b]" % b",".join(data[begins[row] : int(ends[row])] for row in decoded_rows))
         values: list[Any] = [None] * len(column)
-        for row, value in zip(there, read, strict=True):
+        for row, value in zip(decoded_rows, read, strict=True):
             values[row] = self._root.read(value)
         return pa.array(values, self.type), ids, errors
 
@@ -94,13 +95,13 @@ class ProtobufColumn:
             key, value = (self._field(below.fields_by_name[name], within) for name in ("key", "value"))
             return _Converter(
                 pa.map_(key.type, value.type),
-                lambda found: [(key.read(name), value.read(one)) for name, one in found.items()],
+                lambda content: [(key.read(name), value.read(single)) for name, single in content.items()],
                 [],
             )
-        one = self._one(field, within)
+        single = self._one(field, within)
         if is_repeated(field):
-            return _Converter(pa.list_(one.type), lambda found: [one.read(item) for item in found], [])
-        return one._replace(unset=None) if field.has_presence else one
+            return _Converter(pa.list_(single.type), lambda content: [single.read(item) for item in content], [])
+        return single._replace(unset=None) if field.has_presence else single
 
     def _one(self, field: Any, within: frozenset[str]) -> _Converter:
         if field.message_type is not None:
@@ -131,8 +132,8 @@ class ProtobufColumn:
 
 
 class _ReadAs:
-    """Schemas of which those of one Protobuf message type are answered with `reader`. `others`: ids of the rest, and
-    why their values cannot be read so. For one thread."""
+    """Schemas whose message type can be read as `reader`'s are all replaced by `reader`. `others`: ids of other
+    schemas, with the reasons why their values cannot be read. For one thread."""
 
     def __init__(self, schemas: SchemaLookup, reader: Schema, name: str) -> None:
         self._schemas, self._reader, self._name = schemas, reader, name
@@ -159,20 +160,20 @@ class _ReadAs:
     def _as_reader(self, found: Schema | None) -> Schema | None:
         if found is None:
             return None
-        kind = shortened(found.schema_type)
-        if found.schema_type == PROTOBUF:
+        kind = shortened(schema.schema_type)
+        if schema.schema_type == PROTOBUF:
             try:
                 kind = protobuf.decoder(found, self._schemas).message_type(_FIRST).full_name
             except (BadSchema, BadIndexes) as error:
                 kind = shortened(str(error))
             if kind == self._name:
-                return replace(self._reader, schema_id=found.schema_id)
-        self.others[found.schema_id] = f"schema {found.schema_id} is of the type {kind}, not {self._name}"
-        return found
+                return replace(self._reader, schema_id=schema.schema_id)
+        self.others[schema.schema_id] = f"schema {schema.schema_id} is of the type {kind}, not {self._name}"
+        return schema
 
 
-def _is_true(found: Any) -> bool:
-    return found in (True, "true")  # a map's key is a text
+def _is_true(content: Any) -> bool:
+    return content in (True, "true")  # a map's key is a text
 
 
 _FIRST: Final = (0,)  # ignored where a person has named the type

@@ -1,4 +1,4 @@
-"""The forms of a result: what each of DuckDB's types is in text, in JSON and in Parquet, as SQL over a column.
+"""SQL that converts a column of any of DuckDB's types for a result in text, JSON or Parquet.
 
 DuckDB itself makes the texts. `kafkafs/CONTRACT.md`, section "SQL", has the table of the forms.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 
 class Type(Protocol):
-    """One of DuckDB's types, as duckdb describes it."""
+    """A type of DuckDB, as duckdb describes it."""
 
     @property
     def id(self) -> str: ...
@@ -20,7 +20,7 @@ class Type(Protocol):
 
 
 Form = Callable[[str, Type], str]
-"""SQL of a value, and its type → SQL of the same value in another form."""
+"""A function of SQL of a value, and the value's type, to SQL of the same value in another form."""
 
 _INTEGERS: Final = frozenset(
     f"{sign}{size}" for sign in ("", "u") for size in ("tinyint", "smallint", "integer", "bigint", "hugeint")
@@ -29,7 +29,7 @@ _FLOATS: Final = frozenset({"float", "double"})
 _NUMBERS: Final = _INTEGERS | {"boolean", "bignum", "decimal"}
 _LISTS: Final = frozenset({"list", "array"})
 _STRUCTS: Final = frozenset({"struct", "tuple"})
-# TIMESTAMP (microseconds) and TIMESTAMP_NS with the same digits, without a zone; and whether there was one, UTC.
+# Types with the digits of TIMESTAMP (microseconds) or TIMESTAMP_NS, without a zone; and whether they are in UTC.
 _TIMESTAMPS: Final = {
     "timestamp": ("{0}", False),
     "timestamp_s": ("CAST({0} AS TIMESTAMP)", False),
@@ -38,16 +38,16 @@ _TIMESTAMPS: Final = {
     "timestamp with time zone": ("({0} AT TIME ZONE 'UTC')", True),
     "timestamptz_ns": ("make_timestamp_ns(epoch_ns({0}))", True),
 }
-# Types that Parquet has too; what it has instead of others is in `_in_parquet`.
+# Types that Parquet has too; `_in_parquet` replaces others.
 _IN_PARQUET: Final = (_NUMBERS | _FLOATS | {"varchar", "blob", "date", "time", "time_ns", *_TIMESTAMPS}) - {
     "bignum", "uhugeint", "timestamp_s", "timestamp_ms",
 }  # fmt: skip
-# Keys of a map that differ have different texts.
+# Types of a map's keys for which different keys have different texts.
 _KEYS: Final = _NUMBERS | _FLOATS | {"null", "varchar", "uuid", "enum", "date", "time", *_TIMESTAMPS}
 
 
 def text(value: str, kind: Type) -> str:
-    """SQL of a value's text: a cell of a table and of CSV. Lists, structs and maps are JSON."""
+    """SQL of a value's text, for a cell of a table and of CSV. Lists, structs and maps are JSON."""
     name = kind.id
     if name in _FLOATS:
         return _float(value, "")
@@ -57,7 +57,7 @@ def text(value: str, kind: Type) -> str:
         return f"coalesce(TRY(decode({value})), {_base64(value)})"
     if name == "union":
         return _union(value, kind, text)
-    if name == "decimal":  # of DECIMAL(4,4) DuckDB has .1234
+    if name == "decimal":  # DuckDB writes .1234 for DECIMAL(4,4)
         return f"regexp_replace(CAST({value} AS VARCHAR), '^(-?)[.]', '\\10.')"
     if name in _LISTS | _STRUCTS | {"map"}:
         return json(value, kind)
@@ -70,11 +70,11 @@ def json(value: str, kind: Type) -> str:
 
 
 def parquet(value: str, kind: Type) -> str:
-    """SQL of a value as Parquet can hold it; where Parquet has no such type, of its text."""
+    """SQL of a value in a type that Parquet has; if none fits, its text."""
     if kind.id == "union":
         return text(value, kind)
-    wanted = _in_parquet(kind)
-    return value if wanted == str(kind) else f"CAST({value} AS {wanted})"
+    parquet_type = _in_parquet(kind)
+    return value if parquet_type == str(kind) else f"CAST({value} AS {parquet_type})"
 
 
 def _json(value: str, kind: Type, depth: int) -> str:
@@ -122,7 +122,7 @@ def _struct(value: str, kind: Type, depth: int) -> str:
 
 
 def _union(value: str, kind: Type, form: Form) -> str:
-    """The form of the member that a union has."""
+    """The form of a union's member."""
     cases = (
         f"WHEN {literal(name)} THEN {form(f'union_extract({value}, {literal(name)})', member)}"
         for name, member in kind.children[1:]  # the first is the tag
@@ -131,7 +131,7 @@ def _union(value: str, kind: Type, form: Form) -> str:
 
 
 def _float(value: str, quote: str) -> str:
-    """The fewest digits that give the same float."""
+    """The shortest decimal text that reads back as the same float."""
     cases = (
         (f"isfinite({value})", f"CAST({value} AS VARCHAR)"),
         (f"isnan({value})", f"'{quote}NaN{quote}'"),
@@ -142,7 +142,7 @@ def _float(value: str, quote: str) -> str:
 
 
 def _timestamp(value: str, name: str) -> str:
-    """ISO 8601 with 3, 6 or 9 decimals, as many as it takes; DuckDB's text for infinity and before the year 1."""
+    """ISO 8601 with 3, 6 or 9 decimals, as few as possible; DuckDB's text for infinity and before the year 1."""
     conversion, zoned = _TIMESTAMPS[name]
     moment, zone = conversion.format(value), "Z" if zoned else ""
     form, zeros = ("%n", "(000){1,2}$") if name.endswith("_ns") else ("%f", "000$")
@@ -164,7 +164,7 @@ def _or_null(form: str) -> str:
 
 
 def _in_parquet(kind: Type) -> str:
-    """The name of the type as which a value is written."""
+    """The name of the type in which Parquet gets a value."""
     name = kind.id
     if name in _LISTS:
         size = f"[{kind.children[1][1]}]" if name == "array" else "[]"
@@ -183,10 +183,10 @@ def _in_parquet(kind: Type) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it."""
+    """A name in SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def literal(text: str) -> str:
-    """A text as SQL has it."""
+    """A text in SQL."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,4 +1,4 @@
-"""Blocks of records → Arrow batches with the columns of Spark's Kafka source, without a Python object for each record.
+"""Blocks of records to Arrow batches with the columns of Spark's Kafka source, without a Python object for each record.
 
 Keys and values are copied from a block directly into the memory of the Arrow batch.
 """
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     _Fill = Callable[[TopicPartition, RecordBlock, _Numbers], None]
 
 
-# Record headers → an Arrow column of lists of (key, value), null where a record has none.
-#
-# The decoder has checked that they parse.
+# Record headers to an Arrow column of lists of (key, value), null for a record without headers. The decoder has checked
+# that they parse.
 
-_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that goes on with a UTF-8 character
+_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that continues a UTF-8 character
 
 
 class HeaderColumn:
@@ -45,7 +44,7 @@ class HeaderColumn:
         self._parts: list[tuple[pa.Array, pa.Array]] = []
 
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        """Adds the headers of the block's records as the rows from `row` on."""
+        """Add the headers of the block's records as the rows from `row` on."""
         self._counts[row : row + len(block)] = block.headers_count
         if not block.headers_count.any():
             return
@@ -56,7 +55,7 @@ class HeaderColumn:
         self._parts.append((_texts(keys, key_ends), _strings(pa.binary(), values, value_ends, value_length >= 0)))
 
     def finish(self, rows: int) -> pa.Array:
-        """The first `rows` rows; the next `add` begins a new array."""
+        """Return the first `rows` rows; the next `add` begins a new array."""
         counts = self._counts[:rows]
         if not self._parts:
             return pa.nulls(rows, self._type)
@@ -95,7 +94,7 @@ def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
     mask, value = _CONTINUATION
     begins = data[starts[starts < ends]]
     try:
-        # If all together are valid, and none begins within a character, each is valid.
+        # If all bytes together are valid, and no key begins within a character, each key is valid.
         whole = not ((begins & mask) == value).any() and raw.decode() is not None
     except UnicodeDecodeError:
         whole = False
@@ -105,23 +104,23 @@ def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
     return pa.array([raw[start:end].decode(errors="replace") for start, end in bounds], pa.string())
 
 
-# Decoded keys and values (`block_texts`) → Arrow columns, for the option `decode`.
+# Decoded keys and values (`block_texts`) to Arrow columns, for the option `decode`.
 
 
 def _decoded_texts(decoding: Decoding, side: Side) -> tuple[pa.Array, int]:
-    """`key_json` or `value_json`."""
+    """The column `key_json` or `value_json`."""
     texts = decoding.texts(side)
     return _strings(pa.string(), texts.data, texts.ends, texts.valid), len(texts.data)
 
 
 def _schema_ids(decoding: Decoding, side: Side) -> tuple[pa.Array, int]:
-    """`key_schema_id` or `value_schema_id`."""
+    """The column `key_schema_id` or `value_schema_id`."""
     ids = decoding.texts(side).ids.copy()
     return pa.array(ids, pa.int64(), mask=ids < 0), 0
 
 
 def _decode_errors(decoding: Decoding, rows: int) -> tuple[pa.Array, int]:
-    """`decode_error`."""
+    """The column `decode_error`."""
     errors: list[str | None] = [None] * rows
     for side in decoding.sides:
         for at, error in decoding.texts(side).errors.items():
@@ -159,12 +158,12 @@ DECODED_TYPES: Final[dict[str, pa.DataType]] = {
 }
 
 
-# Scans have the log's own unit.
+# The unit of a log's timestamps, which scans keep.
 MILLISECONDS: Final = pa.timestamp("ms", tz="UTC")
 
 
 def arrow_schema(columns: Sequence[str], other_types: Mapping[str, pa.DataType] | None = None) -> pa.Schema:
-    """The Arrow schema of these columns, which are keys of TYPES or DECODED_TYPES. `other_types`: instead of those."""
+    """The Arrow schema of these columns, which are keys of TYPES or DECODED_TYPES. `other_types`: replace theirs."""
     types = TYPES | DECODED_TYPES | dict(other_types or {})
     return pa.schema([(name, types[name]) for name in columns])
 
@@ -176,13 +175,13 @@ def arrow_batches(
     *,
     replace_errors: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The records of blocks as batches of 10,000 to 20,000 rows; fewer at the end, and if rows are large, so that only
-    a batch of a single row exceeds 64 MiB. Each batch owns its memory. `decoding`: for columns of decoded values, which
-    may make a batch larger.
+    """Yield the records of blocks as batches of 10,000 to 20,000 rows. The last batch may have fewer, and batches of
+    large rows do, so that only a batch of a single row exceeds 64 MiB. Each batch owns its memory. `decoding`: for
+    columns of decoded values, which may make a batch larger.
 
     A schema, instead of names, may have timestamps in MILLISECONDS, and keys and values as strings. OverflowError for a
-    timestamp that microseconds cannot express, as from Spark's Kafka source; InvalidRecord for bytes of a string that
-    are not UTF-8, unless `replace_errors`: then U+FFFD stands for them.
+    timestamp that microseconds cannot express, as in Spark's Kafka source; InvalidRecord if bytes of a string are not
+    UTF-8, unless `replace_errors`, which replaces them with U+FFFD.
     """
     schema = columns if isinstance(columns, pa.Schema) else arrow_schema(columns)
     builder = _Builder(schema, decoding, replace_errors)
@@ -207,10 +206,10 @@ class _Column(Protocol):
     size_bytes: int
 
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        """Adds the block's records as the rows from `row` on."""
+        """Add the block's records as the rows from `row` on."""
 
     def finish(self, rows: int) -> pa.Array:
-        """The first `rows` rows; the next `add` begins a new array."""
+        """Return the first `rows` rows; the next `add` begins a new array."""
 
 
 class _Builder:
@@ -261,7 +260,7 @@ def _record_bytes(block: RecordBlock, start: int, end: int) -> NDArray[np.int64]
 
 
 class _BytesColumn:
-    """Keys or values."""
+    """A column of keys or values."""
 
     def __init__(self, start_column: _Start) -> None:
         self.size_bytes = 0
@@ -284,7 +283,7 @@ class _BytesColumn:
             if self._valid is None:
                 self._valid = np.ones(MOST_ROWS, np.bool_)
             np.greater_equal(lengths, 0, out=self._valid[row : row + count])
-            if int(lengths.max()) <= 0:  # as the keys of a topic without keys
+            if int(lengths.max()) <= 0:  # all are empty or null, like the keys of a topic without keys
                 self._offsets[row + 1 : row + 1 + count] = used
                 return
             total = int(np.maximum(lengths, 0).sum())
@@ -320,12 +319,12 @@ class _BytesColumn:
 
 
 class _StringColumn(_BytesColumn):
-    """Keys or values as text."""
+    """A column of keys or values as text."""
 
     def __init__(self, start_column: _Start, replace_errors: bool) -> None:
         super().__init__(start_column)
         self._replace_errors = replace_errors
-        self._places: list[tuple[TopicPartition, NDArray[np.int64]]] = []  # of the rows
+        self._places: list[tuple[TopicPartition, NDArray[np.int64]]] = []  # the offsets of the rows, for errors
 
     def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
         super().add(tp, block, row)
@@ -359,7 +358,7 @@ class _StringColumn(_BytesColumn):
 
 
 class _PartsColumn:
-    """A column put together of what `part` makes of each block: an array, and as how many bytes it counts."""
+    """A column whose rows `part` makes block by block: it returns an array, and how many bytes that counts as."""
 
     def __init__(self, part: Callable[[TopicPartition, RecordBlock], tuple[pa.Array, int]]) -> None:
         self.size_bytes = 0

@@ -1,9 +1,9 @@
 """A scan: the messages that a Python program asked for, as record batches, as often as it likes.
 
-What is read is decided when the scan is made: of each partition the offsets from where to where. So what is appended
-later does not belong to it, and messages that are removed before they are read are an error.
+Creating a scan fixes the offsets to read in each partition. Messages that are appended later do not belong to it, and
+messages that are removed before they are read are an error.
 
-pyarrow is imported when a schema or batches are wanted: messages one by one, and their number, need none of it.
+pyarrow is imported only for a schema or batches: single messages, and their number, do not need it.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 Text = bool | Literal["strict", "replace"]
 
-TYPED: Final = "value_bytes"  # a column that only typed values have: what could not be decoded
+TYPED: Final = "value_bytes"  # a column that only typed values have: the bytes that could not be decoded
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Where something was skipped, and why. `offsets`: those that are lost, as far as they are known; `position`: of
-    damage, in the file that `why` names."""
+    """A place that was skipped, and why. `offsets`: the lost ones, as far as they are known; `position`: of damage, in
+    the file that `why` names."""
 
     partition: TopicPartition
     why: str
@@ -57,11 +57,11 @@ class Skipped:
 
 
 class ScanStopped(Exception):
-    """The scan is no longer wanted."""
+    """The scan was stopped."""
 
 
 class ScanProgress:
-    """What all passes of a scan have read and skipped, and whether they go on. Thread-safe."""
+    """The bytes and places that all passes of a scan have read and skipped, and whether they go on. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -70,7 +70,7 @@ class ScanProgress:
         self._skipped: dict[Skipped, None] = {}  # in order, each once
 
     def add(self, size_bytes: int) -> None:
-        """Counts bytes that were read. ScanStopped."""
+        """Count bytes that were read. ScanStopped."""
         with self._lock:
             self._bytes_read += size_bytes
         if self._stopped:
@@ -95,7 +95,7 @@ class ScanProgress:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where scans read: what `kafkafs.open` was told."""
+    """The arguments of `kafkafs.open`, which say where scans read."""
 
     log_dirs: LogDirs
     paths: tuple[Path, ...]
@@ -105,31 +105,35 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a scan reads of one partition: the messages from `split` that are `wanted`. `latest`: of these the last ones
-    of keys."""
+    """A scan's share of one partition: the messages of `split` that pass `record_filter`. `latest`: of these only the
+    last message of each key."""
 
     split: Split
     log_dir: LogDir
-    wanted: RecordFilter
+    record_filter: RecordFilter
     latest: ChosenOffsets | None = None
 
-    def narrowed(self, wanted: RecordFilter) -> Part:
-        """The part of it that is wanted; if the scan has chosen a key itself, with that."""
+    def narrowed(self, record_filter: RecordFilter) -> Part:
+        """Return the messages of this part that also pass `record_filter`. A key that the scan itself has chosen
+        remains."""
         first, last = self.split.start_offset, self.split.end_offset
-        start, end = max(first, wanted.first), last if wanted.end is None else min(last, wanted.end)
+        start, end = (
+            max(first, record_filter.first),
+            last if record_filter.end is None else min(last, record_filter.end),
+        )
         split = replace(self.split, start_offset=start, end_offset=max(start, end))
-        own, times = self.wanted.times, wanted.times
+        own, times = self.record_filter.times, record_filter.times
         if times is not None and own is not None:
             starts = [ms for ms in (own.start_ms, times.start_ms) if ms is not None]
             ends = [ms for ms in (own.end_ms, times.end_ms) if ms is not None]
             times = TimeRange(max(starts, default=None), min(ends, default=None))
-        key = wanted.key if self.wanted.key is None else self.wanted.key
-        return replace(self, split=split, wanted=RecordFilter(times=own if times is None else times, key=key))
+        key = record_filter.key if self.record_filter.key is None else self.record_filter.key
+        return replace(self, split=split, record_filter=RecordFilter(times=own if times is None else times, key=key))
 
     @property
     def is_whole(self) -> bool:
-        """Whether all messages between its offsets belong to it."""
-        return self.wanted == ALL and self.latest is None
+        """Whether the part has all messages between its offsets."""
+        return self.record_filter == ALL and self.latest is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -137,7 +141,7 @@ class Scan:
     """Messages of one topic, as record batches. Made by `scan` of a topic or partition; it never changes. Threads may
     share it, but not an iterator over it. It has no length: iteration gives batches, and `count` counts messages.
 
-    Rows come partition by partition, in the order of offsets. `bytes_read` and `skipped` tell about all passes so far.
+    Rows come partition by partition, in the order of offsets. `bytes_read` and `skipped` cover all passes so far.
     """
 
     _source: Source = field(repr=False)
@@ -151,22 +155,22 @@ class Scan:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of the log's batches that were read, by all passes of this scan and its datasets together."""
+        """The bytes of the log's batches that all passes of this scan and its datasets have read together."""
         return self._progress.bytes_read
 
     @property
     def skipped(self) -> list[Skipped]:
-        """What was skipped so far with `on_damage="skip"`, each place once: damage, and messages that are gone."""
+        """The places skipped so far with `on_damage="skip"`, each once: damage, and messages that are gone."""
         return self._progress.skipped
 
     @property
     def offsets(self) -> dict[int, tuple[int, int]]:
-        """Of each partition the first offset that is read, and the one after the last."""
+        """The first offset to read of each partition, and the one after the last."""
         return {part.split.tp.partition: (part.split.start_offset, part.split.end_offset) for part in self._parts}
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as batches have them. ImportError without pyarrow."""
+        """The schema of the batches. ImportError without pyarrow."""
         require_pyarrow()
         import pyarrow as pa
 
@@ -180,9 +184,9 @@ class Scan:
         return arrow_schema(self.columns, types)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Record batches of 10,000 to 20,000 messages, fewer where messages are large; each owns its memory.
+        """Yield record batches of 10,000 to 20,000 messages, fewer if messages are large; each owns its memory.
 
-        StorageError for damage and for messages that are gone, with their place, unless they are skipped; OSError.
+        StorageError for damage and for missing messages, with their place, unless the scan skips them; OSError.
         """
         schema = self.schema
         import pyarrow as pa
@@ -200,33 +204,34 @@ class Scan:
             yield batch if typed is None else typed(batch).select(schema.names)
 
     def count(self) -> int:
-        """The number of messages: from the headers of batches, where all between two offsets are wanted and nothing is
-        skipped; records are not checked then. Errors as of iteration."""
+        """Return the number of messages. It comes from batch headers, and records are not checked, if the scan takes
+        all messages between two offsets and skips nothing. The errors are those of iteration."""
         return sum(self._count(part) for part in self._parts)
 
     def to_arrow(self) -> pa.Table:
-        """All of it in memory."""
+        """Return all messages, in memory."""
         schema = self.schema
         import pyarrow as pa
 
         return pa.Table.from_batches(iter(self), schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """A stream of its batches, read as they are taken."""
+        """Return a stream of batches, which are read as they are taken."""
         schema = self.schema
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(schema, iter(self))
 
     def to_pandas(self, **options: Any) -> pandas.DataFrame:
-        """All of it as a DataFrame. `options`: those of `pyarrow.Table.to_pandas`; TypeError for an unknown one."""
-        # Before anything is read. What pyarrow says of an unknown option does not name the nearest one.
+        """Return all messages as a DataFrame. `options`: those of `pyarrow.Table.to_pandas`; TypeError for an unknown
+        one."""
+        # Checked before anything is read: pyarrow's own message for an unknown option does not name the nearest one.
         known = signature(self.schema.empty_table().to_pandas).parameters
         check_keywords("Scan.to_pandas", options, list(known))
         return self.to_arrow().to_pandas(**options)
 
     def to_polars(self) -> polars.DataFrame:
-        """All of it as a DataFrame of polars."""
+        """Return all messages as a DataFrame of polars."""
         import polars
 
         frame = polars.from_arrow(self.to_arrow())
@@ -234,7 +239,8 @@ class Scan:
         return frame
 
     def to_dataset(self) -> ScanDataset:
-        """A `pyarrow.dataset.Dataset` of which DuckDB and polars read only the columns and messages that they need."""
+        """Return a `pyarrow.dataset.Dataset`, of which DuckDB and polars read only the columns and messages that they
+        need."""
         require_pyarrow()
         from kafkafs.arrow.dataset import ScanDataset
 
@@ -244,11 +250,11 @@ class Scan:
         raise TypeError(NOT_PICKLED)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The Arrow PyCapsule interface: whatever takes Arrow streams takes a scan."""
+        """The Arrow PyCapsule interface: every user of Arrow streams accepts a scan."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def blocks(self) -> Iterator[tuple[TopicPartition, RecordBlock]]:
-        """The wanted records; a block is valid until the next is taken. Errors as of iteration."""
+        """Yield the chosen records; a block is valid until the next is taken. The errors are those of iteration."""
         decoder = Decoder()
         for part in self._parts:
             for block in read_split(
@@ -258,31 +264,33 @@ class Scan:
                 on_loss=self._on_loss,
                 on_damage=self._on_damage,
                 isolation=self._source.isolation,
-                wanted=part.wanted,
+                wanted=part.record_filter,
                 latest=part.latest,
             ):
                 self._progress.add(_file_bytes(block))
-                block = part.wanted.apply(block)
+                block = part.record_filter.apply(block)
                 if len(block):
                     yield part.split.tp, block
 
     def stop(self) -> None:
-        """Ends all passes, also of other threads, with ScanStopped."""
+        """End all passes, also those in other threads, with ScanStopped."""
         self._progress.stop()
 
-    def narrowed(self, columns: Sequence[str], wanted: Mapping[int, RecordFilter]) -> Scan:
-        """Of these partitions what is wanted of each, with these columns."""
-        parts = (part.narrowed(wanted[number]) for part in self._parts if (number := part.split.tp.partition) in wanted)
+    def narrowed(self, columns: Sequence[str], filters: Mapping[int, RecordFilter]) -> Scan:
+        """Return a scan of the messages of each partition that pass its filter, with these columns."""
+        parts = (
+            part.narrowed(filters[number]) for part in self._parts if (number := part.split.tp.partition) in filters
+        )
         return replace(self, columns=tuple(columns), _parts=tuple(parts))
 
     def _count(self, part: Part) -> int:
         split = part.split
         if part.is_whole and self._fail:
-            # What is wrong is told by reading.
+            # Reading will report the error.
             with suppress(StorageError):
                 log = part.log_dir.log(split.tp).snapshot()
-                planned, found = split.identity, log.identity
-                same = planned is None or found is None or planned.may_be_seen_elsewhere_as(found)
+                planned, current = split.identity, log.identity
+                same = planned is None or current is None or planned.may_be_seen_elsewhere_as(current)
                 if same and log.log_start_offset <= split.start_offset and log.log_end_offset >= split.end_offset:
                     return count_messages(log, split.start_offset, split.end_offset, self._source.isolation)
         return sum(len(block) for _, block in replace(self, _parts=(part,)).blocks())
@@ -297,15 +305,15 @@ class Scan:
 
 
 def lose(progress: ScanProgress, tp: TopicPartition, offsets: OffsetRange, why: str, *, fail: bool) -> None:
-    """Reports messages that cannot be read: OffsetOutOfRange if `fail`, otherwise a skipped place."""
+    """Report messages that cannot be read: OffsetOutOfRange if `fail`, otherwise a skipped place."""
     text = f"messages {offsets.start} to {offsets.end - 1} of {tp} are missing: {why}"
     if fail:
-        raise OffsetOutOfRange(text, advice="on_damage='skip' reads what is left")
+        raise OffsetOutOfRange(text, advice="on_damage='skip' reads the rest")
     progress.skip(Skipped(tp, text, offsets))
 
 
 def require_pyarrow() -> None:
-    """ImportError, which names the extra, where pyarrow is not installed."""
+    """Raise ImportError, which names the extra, unless pyarrow is installed."""
     if find_spec("pyarrow") is None:
         raise ImportError("batches and typed columns need pyarrow: pip install 'kafkafs[arrow]'")
 
@@ -317,7 +325,7 @@ def _typed(form: TypedForm) -> TypedValues:
 
 
 def _decoding(scan: Scan) -> Decoding | None:
-    """What decodes the columns of texts that are wanted."""
+    """The decoder for the scan's columns of texts; None if it has none."""
     from kafkafs.arrow.block_texts import SIDES, Decoding, schemas_of_topic
 
     sides: list[Side] = [side for side in SIDES if {f"{side}_json", f"{side}_schema_id"} & set(scan.columns)]
@@ -327,7 +335,7 @@ def _decoding(scan: Scan) -> Decoding | None:
 
 
 def _file_bytes(block: RecordBlock) -> int:
-    """Bytes of the batches that the block's records are in."""
+    """The bytes of the batches that contain the block's records."""
     if not len(block):
         return 0
     return int(block.table.size[int(block.batch[0]) : int(block.batch[-1]) + 1].sum())

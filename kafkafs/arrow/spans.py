@@ -1,4 +1,4 @@
-"""Where the values of a binary Arrow column lie in its data."""
+"""The places of the values of a binary Arrow column in its data."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Values of one Avro record schema, or of the first message type of a Protobuf schema → a typed Arrow column.
+"""Values of one Avro record schema, or of the first message type of a Protobuf schema, to a typed Arrow column.
 
 All values are read as one version of the subject, whichever version wrote them: by Avro's resolution rules
-(`avro_columns`), or by the numbers of Protobuf's fields (`protobuf_columns`). That version is chosen by the first run
-into a directory, so that all its files have the same columns.
+(`avro_columns`), or by the numbers of Protobuf's fields (`protobuf_columns`). The first run into a directory chooses
+the version, so that all its files have the same columns.
 
 | column | |
 |---|---|
-| `value` | a struct with the fields of the version; null where there is no value, or it could not be decoded |
-| `value_bytes` | the value as it is in the log where it could not be decoded, otherwise null |
+| `value` | a struct with the fields of the version; null if there is no value, or it could not be decoded |
+| `value_bytes` | the value's bytes in the log if it could not be decoded, otherwise null |
 | `value_schema_id` | the id of the schema that wrote it |
 | `decode_error` | why it could not be decoded |
 """
@@ -65,16 +65,16 @@ class TypedForm:
                 path=self.schemas.directory or self.paths[0],
                 advice="Name the place that has it with --schemas, or export to another directory",
             )
-        return found
+        return schema
 
 
 def typed_form(
     paths: tuple[Path, ...], schemas: SchemaPlaces, chosen: Iterable[TopicPartition], before: int | None
 ) -> TypedForm:
-    """The form of an export of these partitions. `before`: the schema of the directory's files; None: it has none yet.
+    """The form of an export of these partitions. `before`: the schema of the directory's files; None if there are none.
 
-    InvalidConfig unless they are of one topic whose newest schema is an Avro record or a Protobuf message that columns
-    can express.
+    InvalidConfig unless they belong to one topic, whose newest schema is an Avro record or a Protobuf message that
+    columns can express.
     """
     topics = sorted({tp.topic for tp in chosen})
     if len(topics) != 1:
@@ -106,7 +106,8 @@ class TypedValues:
     """Turns the values of Arrow batches into typed columns. For one task; not thread-safe."""
 
     def __init__(self, form: TypedForm, *, keep_headers: bool = True) -> None:
-        """The batches have a column of headers, which name the schemas of some values; `keep_headers`: they keep it."""
+        """The batches have a column of headers, which name the schemas of some values. `keep_headers`: do not remove
+        it."""
         source = schemas_for(form.paths, form.schemas)
         self._column = _column(form, source)
         self._keep_headers = keep_headers
@@ -127,11 +128,11 @@ class TypedValues:
             ("value_schema_id", pa.array(ids, mask=ids < 0)),
             ("decode_error", pa.array([errors.get(row) for row in range(len(column))], pa.string())),
         ):
-            here = batch.schema.get_field_index(name)
-            if here < 0:
+            index = batch.schema.get_field_index(name)
+            if index < 0:
                 batch = batch.append_column(name, added)
-            elif name == "decode_error":  # what is wrong with its text comes first
-                batch = batch.set_column(here, name, pc.coalesce(batch.column(here), added))
+            elif name == "decode_error":  # the error of the text comes first
+                batch = batch.set_column(index, name, pc.coalesce(batch.column(index), added))
         return batch if self._keep_headers else batch.drop_columns(["headers"])
 
 
@@ -143,19 +144,19 @@ def _number(schema: Schema) -> int:
 
 
 def _guids(batch: pa.RecordBatch) -> dict[int, bytes]:
-    """The headers that name schemas of values, by row; of several the last."""
+    """By row, the header that names the schema of the value; if a record has several, the last."""
     headers = batch.column(batch.schema.get_field_index("headers"))
     entries = headers.flatten()
     if not len(entries):
         return {}
     named = pc.equal(entries.field(0), VALUE_HEADER.decode()).to_numpy(zero_copy_only=False)
     rows = pc.list_parent_indices(headers).to_numpy()
-    found = {int(rows[at]): entries.field(1)[int(at)].as_py() for at in np.flatnonzero(named)}
-    return {row: value for row, value in found.items() if value is not None and is_guid_header(value)}
+    by_row = {int(rows[at]): entries.field(1)[int(at)].as_py() for at in np.flatnonzero(named)}
+    return {row: value for row, value in by_row.items() if value is not None and is_guid_header(value)}
 
 
 def _column(form: TypedForm, schemas: SchemaLookup) -> AvroColumn | ProtobufColumn:
-    """What reads the values. BadSchema if columns cannot express the schema."""
+    """The reader of the values. BadSchema if columns cannot express the schema."""
     schema = form.reader()
     if schema.schema_type in (PROTOBUF, DESCRIPTORS):
         return ProtobufColumn(schemas, form.subject, schema)
