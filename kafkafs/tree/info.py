@@ -177,7 +177,7 @@ def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
     """
     try:
         log = log_dir.log(tp)
-        log = log.here if isinstance(log, TieredLog) else log
+        log = log.local if isinstance(log, TieredLog) else log
         if isinstance(log, PartitionLog):
             return log.recovery_point
         return log_dir.recovery_point(tp)

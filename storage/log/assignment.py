@@ -1,9 +1,9 @@
 """Assigns partitions' replicas to brokers as Kafka does, with racks or without.
 
 Leaders are assigned to the brokers in turn from a random start; the other replicas follow with a shift that grows with
-each round, so that one broker's partitions have their followers on different ones. With racks the brokers are ordered
-so that racks alternate, and no rack gets a second replica of a partition while another has none. Source: AdminUtils.
-Pure, except for the random numbers, which can be passed in.
+each round, so that a broker's partitions have their followers on different brokers. With racks, the brokers are ordered
+so that racks alternate, and no rack gets a second replica of a partition while another rack has none. Source:
+AdminUtils. Pure, except for the random numbers, which can be passed in.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def assign_replicas(
     first_partition: int = 0,
     chance: random.Random | None = None,
 ) -> dict[int, list[int]]:
-    """Each partition's replicas, its leader first. `brokers`: ids in the order of assignment (with racks: any order).
+    """Return each partition's replicas, its leader first. `brokers`: ids in the order of assignment (with racks: any
+    order).
 
     `racks`: of every broker, or None. `start`: where to begin in that order, and the first shift; None: random.
     `first_partition`: the number of partitions that the topic has already. ValueError for an impossible assignment.
@@ -57,7 +58,7 @@ def assign_replicas(
 
 def rack_alternated(racks: Mapping[int, str]) -> list[int]:
     """Brokers, one of each rack in turn: racks by name, a rack's brokers by id."""
-    # As Java sorts strings: by UTF-16 code units.
+    # In Java's order of strings: by UTF-16 code units.
     names = sorted(set(racks.values()), key=lambda name: name.encode("utf-16-be", "surrogatepass"))
     waiting = [sorted(broker for broker, rack in racks.items() if rack == name) for name in names]
     longest = max(map(len, waiting), default=0)
@@ -67,20 +68,20 @@ def rack_alternated(racks: Mapping[int, str]) -> list[int]:
 def _over_racks(
     order: Sequence[int], racks: Mapping[int, str], leader: int, shift: int, replication_factor: int
 ) -> list[int]:
-    """A partition's other replicas: on racks that have none, as long as there are any."""
+    """A partition's other replicas: on racks without a replica, as long as there are such racks."""
     all_racks = len(set(racks.values()))
     used_brokers, used_racks = {order[leader]}, {racks[order[leader]]}
-    found: list[int] = []
+    followers: list[int] = []
     k = 0
-    while len(found) < replication_factor - 1:
+    while len(followers) < replication_factor - 1:
         broker = order[_follower(leader, shift * all_racks, k, len(order))]
         k += 1
         is_new_rack = racks[broker] not in used_racks or len(used_racks) == all_racks
         if is_new_rack and broker not in used_brokers:
-            found.append(broker)
+            followers.append(broker)
             used_brokers.add(broker)
             used_racks.add(racks[broker])
-    return found
+    return followers
 
 
 def _follower(leader: int, shift: int, k: int, count: int) -> int:

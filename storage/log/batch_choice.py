@@ -62,7 +62,7 @@ _Identity = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LogCopy:
-    """One copy of a log. `reached`: the offset that it once ended at or beyond, as its checkpoints say."""
+    """A copy of a log. `reached`: the offset that it once ended at or beyond, according to its checkpoints."""
 
     snapshot: LogSnapshot
     reached: int = 0
@@ -113,7 +113,7 @@ class LostOffsets:
 
 @dataclass(frozen=True, slots=True)
 class FilledOffsets:
-    """Offsets that are from another replica, in `directory`."""
+    """Offsets that come from another replica, in `directory`."""
 
     directory: Path
     offsets: OffsetRange
@@ -121,7 +121,7 @@ class FilledOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Beyond:
-    """Messages at these offsets are in the copy at `path`, but do not count, or are others there."""
+    """Messages at these offsets in the copy at `path` that do not count, or differ from those that count."""
 
     path: Path
     offsets: OffsetRange
@@ -146,29 +146,29 @@ class BatchChoice:
         """The batches in the order of their offsets, in runs."""
         split = len(self.segments) > self.own  # others lie in gaps of the first copy
         runs = ((part, run) for part in self.segments for run in part.kept_runs(split=split))
-        return sorted(runs, key=lambda one: int(one[0].base[one[1].first]))
+        return sorted(runs, key=lambda item: int(item[0].base[item[1].first]))
 
     @property
     def base_offset(self) -> int:
-        """Where its first segment begins."""
+        """The base offset of the first segment, or of an earlier batch."""
         bases = [part.segment.base_offset for part in self.segments[: self.own]]
         bases += [part.first_offset for part in self.segments if part.kept.any()]
         return min(bases, default=self.log_start_offset)
 
     @property
     def log_end_offset(self) -> int:
-        """The offset after the last batch; where the log begins without any."""
+        """The offset after the last batch; without batches, where the log begins."""
         ends = [part.last_offset + 1 for part in self.segments if part.kept.any()]
         return max(ends, default=self.base_offset)
 
     @property
     def damage(self) -> UncopiedBytes | None:
-        """The first damage of the first copy, or what nobody can decide there; None if there is neither."""
+        """The first damage, or undecidable bytes, of the first copy; None if there is neither."""
         return next((damage for part in self.segments[: self.own] for damage in part.damages()), None)
 
     @property
     def is_first_alone(self) -> bool:
-        """Whether this is the first copy as it is."""
+        """Whether the choice is exactly the first copy."""
         own = self.segments[: self.own]
         is_whole = not self.lost and not self.filled and not any(part.breaks or not part.kept.all() for part in own)
         return is_whole and not any(part.is_misnamed for part in own)
@@ -182,7 +182,7 @@ def choose_batches(
     listed, too. OSError, StorageError where a file cannot be read."""
     progress = progress or NoProgress()
     reports = [progress, *[NoProgress()] * (len(copies) - 1)]
-    intact = [_intact(one.snapshot, report, compacted=compacted) for one, report in zip(copies, reports, strict=True)]
+    intact = [_intact(item.snapshot, report, compacted=compacted) for item, report in zip(copies, reports, strict=True)]
     for number, copy in enumerate(copies):
         _settle(copy, intact[number], intact[:number] + intact[number + 1 :], compacted=compacted)
     order = sorted(range(len(copies)), key=lambda at: _rank(copies[at], intact[at], compacted=compacted), reverse=True)
@@ -195,11 +195,11 @@ def choose_batches(
     lost = _lost(first, copies[0], compacted=compacted)
     choice = BatchChoice(order[0], list(first), len(first), start, lost)
     if not lost or lost[-1].last_offset is not None or lost[-1].first_offset is None:
-        ends = [choice.log_end_offset, *(one.last_offset + 1 for one in lost if one.last_offset is not None)]
+        ends = [choice.log_end_offset, *(item.last_offset + 1 for item in lost if item.last_offset is not None)]
         lost.append(LostOffsets(max(ends), None, ()))  # another copy may go on there
     for copy, parts in zip(copies[1:], intact[1:], strict=True):
         _fill(choice, copy, parts, lineage, compacted=compacted)
-    choice.lost = [one for one in choice.lost if one.damages]
+    choice.lost = [item for item in choice.lost if item.damages]
     for part in choice.segments:
         part.kept &= part.last < end_offset
     chosen = _Chosen(choice.segments)
@@ -222,14 +222,14 @@ def _log_start(copy: LogCopy, parts: Sequence[IntactBatches]) -> int:
 def _intact(snapshot: LogSnapshot, progress: Progress, *, compacted: bool) -> list[IntactBatches]:
     """The batches of each segment, in order."""
     bases = [*(segment.base_offset for segment in snapshot.segments[1:]), MAX_OFFSET]
-    found = [_by_its_batches(one, end, compacted) for one, end in zip(snapshot.segments, bases, strict=False)]
-    parts = [IntactBatches(segment, end, progress) for segment, end in found]
+    segments = [_by_its_batches(named, end, compacted) for named, end in zip(snapshot.segments, bases, strict=False)]
+    parts = [IntactBatches(segment, end, progress) for segment, end in segments]
     return sorted(parts, key=lambda part: (part.segment.base_offset, *part.base[:1].tolist()))
 
 
 def _by_its_batches(named: Segment, end_offset: int, compacted: bool) -> tuple[Segment, int]:
-    """A segment, and where the next one begins. If its first two batches are outside of that, its name is wrong, and it
-    begins with them: the offset of one may be damaged. In a compacted log the first ones may be missing."""
+    """A segment, and where the next one begins. If its first two batches lie outside of that range, its name is wrong,
+    and it begins with them: one offset alone may be damaged. In a compacted log the first batches may be missing."""
     size = named.log.stat().st_size
     segment = Segment(named.directory, named.base_offset, named.log, size)
     first = None if named.is_remote else segment.batch_at(0, size, any_offset=True)
@@ -256,7 +256,7 @@ def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
         before = last_offset_before(copy.snapshot, segments[-1], int(last_one.position[0]))
         if before is None or (last_one.position[0] and before + 1 != int(last_one.base_offset[0])):
             return False
-    written = [] if created_ns is None else [one.log.stat().st_mtime_ns >= created_ns for one in segments]
+    written = [] if created_ns is None else [sealed.log.stat().st_mtime_ns >= created_ns for sealed in segments]
     if written != sorted(written):
         return False
     for segment, following in pairwise(segments):
@@ -267,7 +267,7 @@ def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
 
 
 def check_one_log(snapshot: LogSnapshot, *, compacted: bool) -> None:
-    """CorruptBatch where a log holds segments of another one, or some of which nobody knows whether they belong to it.
+    """Raise CorruptBatch if a log holds segments of another log, or segments that may belong to another log.
 
     SegmentGone, OSError."""
     copy = LogCopy(snapshot)
@@ -283,7 +283,7 @@ def check_one_log(snapshot: LogSnapshot, *, compacted: bool) -> None:
 
 
 def check_tail(snapshot: LogSnapshot) -> None:
-    """CorruptBatch where intact batches follow the damage at which a log ends. OSError."""
+    """Raise CorruptBatch if intact batches follow the damage at which a log ends. OSError."""
     last, end, size = snapshot.active, snapshot.active_end, snapshot.active_size
     if last is None or end >= size or last.batch_at(end, size, any_offset=True):
         return
@@ -301,7 +301,7 @@ def check_tail(snapshot: LogSnapshot) -> None:
 
 
 def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
-    """Whether two copies hold other messages of one leader at the beginning or end of a segment. SegmentGone,
+    """Whether two copies hold different messages of one leader at the beginning or end of a segment. SegmentGone,
     OSError."""
     edges = _at_edges(first, other)
     return any(a.leader_epoch[0] == b.leader_epoch[0] and not _is_same(a, b) for a, b in edges)
@@ -314,36 +314,36 @@ def has_what_is_missing(first: LogSnapshot, other: LogSnapshot) -> bool:
 
 
 def are_two_logs(first: LogSnapshot, other: LogSnapshot) -> bool:
-    """Whether two copies hold the same offsets, and other messages at the beginning and end of each segment: those of
-    two topics of one name. SegmentGone, OSError."""
+    """Whether two copies hold the same offsets, but different messages at the beginning and end of each segment: they
+    belong to two topics of one name. SegmentGone, OSError."""
     same = [_is_same(ours, theirs) for ours, theirs in _at_edges(first, other)]
     return bool(same) and not any(same)
 
 
 def _at_edges(first: LogSnapshot, other: LogSnapshot) -> Iterator[tuple[BatchTable, BatchTable]]:
-    """The first and the last batch of each segment of two copies, with what the other one has at these offsets."""
-    for one, another in ((first, other), (other, first)):
-        for segment in one.segments:
-            last = last_offset_before(one, segment, one.end_position(segment))
+    """The first and the last batch of each segment of two copies, with the other copy's batch at that offset."""
+    for snapshot, another in ((first, other), (other, first)):
+        for segment in snapshot.segments:
+            last = last_offset_before(snapshot, segment, snapshot.end_position(segment))
             for offset in (segment.base_offset, last) if last is not None and last >= segment.base_offset else ():
-                ours, theirs = _batch_with(one, offset), _batch_with(another, offset)
+                ours, theirs = _batch_with(snapshot, offset), _batch_with(another, offset)
                 if ours is not None and theirs is not None and int(theirs.base_offset[0]) <= int(ours.last_offset[0]):
                     yield ours, theirs
 
 
 def _is_same(ours: BatchTable, theirs: BatchTable) -> bool:
-    """Whether two batches are the same, or one is what compaction left of the other."""
+    """Whether two batches are the same, or compaction made one from the other."""
     return same_batches(ours, theirs, compacted=True) or same_batches(theirs, ours, compacted=True)
 
 
 def batch_ending_at(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
-    """The header of the batch whose last offset is `offset`; None where there is none (after compaction, say)."""
+    """The header of the batch whose last offset is `offset`; None if there is none, for example after compaction."""
     batch = _batch_with(snapshot, offset)
     return batch if batch is not None and int(batch.last_offset[0]) == offset else None
 
 
 def _batch_with(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
-    """The header of the first batch that ends at or after an offset; None without any."""
+    """The header of the first batch that ends at or after an offset; None if there is none."""
     place = find_batch(snapshot, offset)
     return None if place is None else place.segment.batch_at(place.position, snapshot.end_position(place.segment))
 
@@ -354,12 +354,12 @@ def _batch_with(snapshot: LogSnapshot, offset: int) -> BatchTable | None:
 def _settle(
     copy: LogCopy, parts: Sequence[IntactBatches], others: Sequence[Sequence[IntactBatches]], *, compacted: bool
 ) -> None:
-    """Leaves out what does not belong to the log of one copy."""
+    """Leave out batches that do not belong to the log of one copy."""
     created_ns = copy.created_ns() if copy.snapshot.segments else None
     for row, part in enumerate(parts):
         _leave_out_fewest([part])
-        before = [one for one in parts[:row] if one.kept.any()]
-        reach = max((one.last_offset for one in before), default=-1)
+        before = [other for other in parts[:row] if other.kept.any()]
+        reach = max((other.last_offset for other in before), default=-1)
         for earlier in before if part.kept.any() and reach >= part.first_offset else ():
             is_left = earlier.kept.any() and part.kept.any()
             if is_left and earlier.last_offset >= part.first_offset:
@@ -368,13 +368,15 @@ def _settle(
     _leave_out_fewest(parts)
     for row, part in enumerate(parts):
         if part.is_misnamed and part.kept.any() and not compacted:
-            ends = {one.last_offset + 1 for one in parts[:row] if one.kept.any()}
-            begins = {one.first_offset for one in parts[row + 1 :] if one.kept.any()}
+            ends = {other.last_offset + 1 for other in parts[:row] if other.kept.any()}
+            begins = {other.first_offset for other in parts[row + 1 :] if other.kept.any()}
             if part.first_offset not in ends and part.last_offset + 1 not in begins:
                 reason = f"{UNDECIDED}its file has another name, and no segment is next to it"
                 part.leave_out(part.kept, reason)
     gaps = [] if compacted else [(part, row) for part in parts for row in part.rows_beyond_gaps()]
-    for part, row in gaps if len(gaps) == 1 else ():  # with more of them it is compacted, whatever its configuration
+    for part, row in (
+        gaps if len(gaps) == 1 else ()
+    ):  # several gaps mean that the log was compacted, whatever its configuration
         if row == int(np.flatnonzero(part.kept)[-1]):
             reason = f"{UNDECIDED}offsets are missing before the last batch, but no bytes: its offset may be wrong"
             part.leave_out(np.arange(len(part.kept)) == row, reason)
@@ -383,14 +385,19 @@ def _settle(
 def _compare_times(
     before: Sequence[IntactBatches], part: IntactBatches, reach: int, created_ns: int, *, compacted: bool
 ) -> None:
-    """Leaves out a segment whose messages are all older than those of a segment before it, if it was written before the
-    topic was created, or if offsets are missing in front of it. In that case its topic's own time may speak for it."""
+    """Leave out a segment whose messages are all older than those of an earlier segment, if it was written before the
+    topic was created, or if offsets are missing before it. In the latter case the topic's creation time may decide for
+    it."""
     times = part.times
-    newer = [one for one in before if times is not None and one.times is not None and one.times[0] > times[1]]
+    newer = [
+        earlier for earlier in before if times is not None and earlier.times is not None and earlier.times[0] > times[1]
+    ]
     if times is None or not newer:
         return
     is_written_before = part.segment.log.stat().st_mtime_ns < created_ns and times[1] * _NS_PER_MS < created_ns
-    if is_written_before and all(one.times is not None and one.times[0] * _NS_PER_MS >= created_ns for one in newer):
+    if is_written_before and all(
+        earlier.times is not None and earlier.times[0] * _NS_PER_MS >= created_ns for earlier in newer
+    ):
         part.leave_out(part.kept, "written before this topic was created, by one of the same name")
     elif not compacted and part.first_offset > reach + 1:
         what = f"{UNDECIDED}after missing offsets come messages that are older than those before"
@@ -411,7 +418,7 @@ def _decide(
     in_low = low.kept & (low.last >= first) & (low.base <= last)
     in_high = high.kept & (high.base <= last)
     if not in_low.any() and not compacted:
-        return  # it lies in a gap
+        return  # `high` lies in a gap of `low`
     above, times = low.table.max_timestamp[low.kept & (low.last >= first)], high.times
     if compacted and times is not None and int(above.max()) < times[0]:
         return  # older, with later offsets: these are wrong, and _leave_out_fewest decides
@@ -466,8 +473,8 @@ def _confirmed(table: BatchTable, others: Sequence[Sequence[IntactBatches]]) -> 
 
 
 def _leave_out_fewest(parts: Sequence[IntactBatches]) -> None:
-    """Keeps the longest run of batches in file order whose offsets ascend, so that few are left out, after those that
-    nothing speaks for.
+    """Keep the longest run of batches in file order whose offsets ascend, so that as few as possible are left out.
+    Batches that are isolated in their offsets are left out first.
 
     `ends[n]`: the least last offset that a run of n + 1 batches can have.
     """
@@ -475,7 +482,7 @@ def _leave_out_fewest(parts: Sequence[IntactBatches]) -> None:
     last = np.concatenate([part.last[part.kept] for part in parts]) if parts else base
     if (base[1:] > last[:-1]).all():
         return
-    # Of two that overlap, the one that follows neither neighbour in its offsets yields to the one that does.
+    # Of two batches that overlap, one that adjoins neither neighbour in its offsets yields to one that does.
     follows = np.concatenate(([False], base[1:] == last[:-1] + 1, [False]))
     joined = follows[:-1] | follows[1:]
     overlaps = (base[1:] <= last[:-1]) & (base[:-1] <= last[1:])
@@ -522,13 +529,13 @@ def _readable_end(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: b
     """The offset after the last batch before the first damage or gap of a copy."""
     lost = _lost(parts, copy, compacted=compacted)
     ends = [part.last_offset + 1 for part in parts if part.kept.any()]
-    known = [one.first_offset for one in lost if one.first_offset is not None]
+    known = [loss.first_offset for loss in lost if loss.first_offset is not None]
     return min([max([copy.snapshot.log_end_offset, *ends]), *known])
 
 
 class Lineage:
-    """Which leader's epoch each offset of a log has. `is_whole`: there is a checkpoint that its batches agree with;
-    otherwise what is known is from its batches, and epochs between theirs may be missing."""
+    """The leader epoch of each offset of a log. `is_whole`: from a checkpoint that agrees with the batches; otherwise
+    from the batches, so that epochs between theirs may be missing."""
 
     def __init__(self, epochs: LeaderEpochs, *, is_whole: bool) -> None:
         self._starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
@@ -537,7 +544,7 @@ class Lineage:
 
     @classmethod
     def of(cls, epochs: LeaderEpochs, parts: Sequence[IntactBatches]) -> Lineage:
-        """By the checkpoint of a copy, if most of its batches agree with it; else by its batches."""
+        """From a copy's checkpoint, if most of its batches agree with it; otherwise from its batches."""
         lineage = cls(epochs, is_whole=True)
         rows = sum(int(part.kept.sum()) for part in parts)
         fit = sum(int((lineage.fits(part) & part.kept).sum()) for part in parts)
@@ -550,7 +557,7 @@ class Lineage:
         return cls(known, is_whole=False)
 
     def fits(self, part: IntactBatches) -> Flags:
-        """Which batches of a segment the leaders of this log wrote."""
+        """The batches of a segment that leaders of this log wrote."""
         epoch = part.table.leader_epoch
         slots = self._starts.searchsorted(part.base, "right")
         ends = self._starts.searchsorted(part.last, "right")
@@ -559,7 +566,7 @@ class Lineage:
         else:
             following = np.append(self._numbers[1:], self._numbers[-1])
             fits = (self._numbers[slots] <= epoch) & (epoch <= following[ends])
-        if len(self._starts):  # what is before the first epoch that is known
+        if len(self._starts):  # offsets before the first known epoch
             fits |= (ends == 0) & (epoch <= self._numbers[1])
         return fits
 
@@ -575,7 +582,7 @@ class _Chosen:
         self.base, self.last, self.crc = self.table.base_offset, self.table.last_offset, self.table.crc
 
     def has(self, table: BatchTable) -> Flags:
-        """Which of these batches are among them."""
+        """Which of these batches are also kept batches."""
         rows = self._rows(table.base_offset)
         if not len(self.base):
             return np.zeros(table.rows, np.bool_)
@@ -584,7 +591,7 @@ class _Chosen:
         return same
 
     def overlaps(self, table: BatchTable) -> Flags:
-        """Which of these batches have an offset that one of them has."""
+        """Which of these batches share an offset with a kept batch."""
         if not len(self.base):
             return np.zeros(table.rows, np.bool_)
         rows = np.minimum(self.last.searchsorted(table.base_offset), len(self.last) - 1)
@@ -631,10 +638,10 @@ def _outvote(
 
 
 def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> list[LostOffsets]:
-    """The gaps between the batches that are kept, where there is damage, or where nothing may be missing; what is
-    missing before and after them by the checkpoints."""
+    """The gaps between the kept batches that have damage, or that compaction cannot explain; and offsets that are
+    missing before and after the batches according to the checkpoints."""
     lost: list[LostOffsets] = []
-    waiting: list[UncopiedBytes] = []  # met since the last batch that is kept
+    waiting: list[UncopiedBytes] = []  # damage since the last kept batch
     expected = parts[0].segment.base_offset if parts else 0
     begins = copy.begins_before(expected)
     if parts and begins is not None:
@@ -643,7 +650,7 @@ def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> 
     for part in parts:
         damages = deque(part.damages())
         rows = np.flatnonzero(part.kept)
-        previous = np.concatenate(([expected - 1], part.last[rows]))  # the last offset before each of them
+        previous = np.concatenate(([expected - 1], part.last[rows]))  # the last offset before each of the rows
         for at in _rows_after_a_gap(part, rows, previous, damages, first=bool(waiting)):
             row = rows[at]
             position, begin, expected = int(part.position[row]), int(part.base[row]), int(previous[at]) + 1
@@ -669,8 +676,8 @@ def _lost(parts: Sequence[IntactBatches], copy: LogCopy, *, compacted: bool) -> 
 def _rows_after_a_gap(
     part: IntactBatches, rows: Int64s, previous: Int64s, damages: Collection[UncopiedBytes], *, first: bool
 ) -> list[int]:
-    """Which of the kept `rows` come after missing offsets or damage, counted within them. `first`: row 0 does."""
-    after_damage = part.position[rows].searchsorted([one.position for one in damages])
+    """The kept `rows` that come after missing offsets or damage, as indexes into `rows`. `first`: index 0 does."""
+    after_damage = part.position[rows].searchsorted([damage.position for damage in damages])
     gaps = np.concatenate((np.flatnonzero(part.base[rows] > previous[:-1] + 1), after_damage, [0] * first))
     return [int(at) for at in np.unique(gaps) if at < len(rows)]
 
@@ -689,10 +696,10 @@ def _fill(
             continue
         gap = OffsetRange(lost.first_offset, MAX_OFFSET if lost.last_offset is None else lost.last_offset + 1)
         filled, rest = _fill_gap(gap, copy.snapshot.log_end_offset, parts, fits, compacted=compacted)
-        choice.filled += [FilledOffsets(copy.directory, one) for one in filled]
-        for one in rest:
-            last_offset = None if one.end == MAX_OFFSET else one.end - 1
-            left.append(replace(lost, first_offset=one.start, last_offset=last_offset))
+        choice.filled += [FilledOffsets(copy.directory, offsets) for offsets in filled]
+        for offsets in rest:
+            last_offset = None if offsets.end == MAX_OFFSET else offsets.end - 1
+            left.append(replace(lost, first_offset=offsets.start, last_offset=last_offset))
     choice.lost = left
     choice.segments += [part for part in parts if part.kept.any()]
 
@@ -700,7 +707,7 @@ def _fill(
 def _fill_gap(
     gap: OffsetRange, log_end_offset: int, parts: Sequence[IntactBatches], fits: Sequence[Flags], *, compacted: bool
 ) -> tuple[list[OffsetRange], list[OffsetRange]]:
-    """Keeps what another copy has of a gap; returns that, and what is still missing."""
+    """Keep another copy's batches in a gap; return the offsets that they fill, and those still missing."""
     filled: list[OffsetRange] = []
     rest: list[OffsetRange] = []
     expected, may_lack = gap.start, False
@@ -708,7 +715,7 @@ def _fill_gap(
     for part, fit, end in zip(parts, fits, ends, strict=True):
         if part.segment.base_offset >= gap.end or end <= gap.start:
             continue
-        # Where nothing is damaged, compaction has removed what is missing.
+        # Compaction has removed missing offsets, unless something is damaged.
         may_lack = compacted and not part.breaks and part.segment.base_offset <= expected
         for row in np.flatnonzero(fit & (part.base >= gap.start) & (part.last < gap.end)).tolist():
             first, last = int(part.base[row]), int(part.last[row])

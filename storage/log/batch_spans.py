@@ -16,7 +16,7 @@ from storage.log.snapshot import LogSnapshot
 
 class BatchSpan(NamedTuple):
     """Whole batches of a segment: `data` has their bytes, back to back, from the file position `origin` on (see
-    `bytes_of`). Valid until the next one is taken."""
+    `bytes_of`). Valid until the next span is taken."""
 
     segment: Segment
     origin: int
@@ -25,8 +25,8 @@ class BatchSpan(NamedTuple):
 
 
 def spans_between(snapshot: LogSnapshot, first_offset: int, last_offset: int | None = None) -> Iterator[BatchSpan]:
-    """The batches from the one that holds `first_offset`, or follows it, to the last one that ends at or before
-    `last_offset` (None: the log's end), those below the log start too.
+    """Yield the batches from the one that holds or follows `first_offset` to the last one that ends at or before
+    `last_offset` (None: the log's end), also those below the log start.
 
     Only headers are checked. Damage is raised: CorruptBatch and the like.
     """

@@ -1,7 +1,7 @@
-"""How many messages a consumer sees in a range of offsets, from batch headers alone where possible.
+"""The number of messages that a consumer sees in a range of offsets, from batch headers alone if possible.
 
-A header's record count is exact, after compaction too. Only batches that the range cuts are decoded, and compressed
-messages of the old formats, whose headers have no count. Control batches and aborted ones count as empty.
+A header's record count is exact, after compaction too. Decoded are only batches that the range cuts, and compressed
+messages of the old formats, whose headers have no count. Control batches and aborted batches count as empty.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def count_messages(
     *,
     on_bytes: Callable[[int], None] | None = None,
 ) -> int:
-    """The number of messages from `start_offset` (included) to `end_offset` (excluded) that a consumer sees.
+    """Return the number of messages from `start_offset` (included) to `end_offset` (excluded) that a consumer sees.
 
-    `on_bytes` is called with the number of file bytes of each step. StorageError where damage hides the number.
+    `on_bytes` is called with the number of file bytes of each step. StorageError if damage hides the number.
     """
     total = 0
     for span in _spans(snapshot, start_offset, end_offset, isolation):
@@ -52,9 +52,9 @@ def count_messages(
 
 
 def nth_message(snapshot: LogSnapshot, start_offset: int, number: int, isolation: Isolation) -> int | None:
-    """The offset of the `number`th message (from 1) at or after `start_offset`; None when there are fewer.
+    """The offset of the `number`th message (from 1) at or after `start_offset`; None if there are fewer.
 
-    StorageError where damage hides it.
+    StorageError if damage hides it.
     """
     missing = number
     for span in _spans(snapshot, start_offset, visible_end(snapshot, isolation), isolation):
@@ -69,7 +69,7 @@ def nth_message(snapshot: LogSnapshot, start_offset: int, number: int, isolation
 
 
 class _Span(NamedTuple):
-    """Some batches of a segment, and how many messages of each are visible. Valid until the next is requested."""
+    """Batches of a segment, and how many messages of each are visible. Valid until the next span is requested."""
 
     segment: Segment
     window: Window
@@ -86,7 +86,7 @@ class _Span(NamedTuple):
         ]
 
     def decode_counts(self, rows: NDArray[np.intp]) -> None:
-        """Fills in exact counts for `rows`, ascending: one decoding for each run of them."""
+        """Replace the counts of `rows`, ascending, by exact counts: adjoining rows are decoded together."""
         for run in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
             self.counts[run] = 0
             for block in self._blocks(int(run[0]), int(run[-1]) + 1):
@@ -106,17 +106,17 @@ def _spans(snapshot: LogSnapshot, start_offset: int, end_offset: int, isolation:
     """The batches of a range with their counts; each span has at least one row."""
     end = min(end_offset, visible_end(snapshot, isolation))
     start = max(start_offset, snapshot.log_start_offset)
-    found = find_batch(snapshot, start) if start < end else None
-    if found is None:
+    place = find_batch(snapshot, start) if start < end else None
+    if place is None:
         return
     decoder = Decoder()
-    position = found.position
-    for segment in snapshot.segments[found.segment_index :]:
+    position = place.position
+    for segment in snapshot.segments[place.segment_index :]:
         if segment.base_offset >= end:
             return
         aborted = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
         for window in scan_sound_batches(snapshot, segment, position):
-            # A batch's first offset is not always known, but it is above the end of the batch before.
+            # A batch's first offset may be unknown, but it is above the end of the previous batch.
             rows = int(window.table.last_offset.searchsorted(end)) + 1
             table = window.table if rows >= window.table.rows else window.table.slice(0, rows)
             if not table.rows:

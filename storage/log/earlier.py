@@ -1,4 +1,4 @@
-"""A log as it was at a time: up to its first message with a later timestamp, and how complete what is left of it is."""
+"""A log in its state at an earlier time: up to its first message with a later timestamp, and how complete it is."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def end_at(snapshot: LogSnapshot, time_ms: int) -> int:
-    """The offset where the log ended at a time: of the first message with a later timestamp. Unlike Kafka's ListOffsets
-    it also looks behind segments that compaction has emptied. StorageError where damage hides the message."""
+    """The offset where the log ended at a time: of the first message with a later timestamp. Unlike Kafka's
+    ListOffsets, this also searches after segments that compaction has emptied. StorageError if damage hides the
+    message."""
     for segment in snapshot.segments:
         if may_reach(snapshot, segment, time_ms + 1):
             later = first_at(snapshot, segment, time_ms + 1)
@@ -34,7 +35,7 @@ def end_at(snapshot: LogSnapshot, time_ms: int) -> int:
 
 
 def snapshot_at(snapshot: LogSnapshot, time_ms: int) -> LogSnapshot:
-    """The part of a log that it had at a time. Transactions that were open then are open in it."""
+    """The part of a log that it had at a time. Transactions that were open at that time are open in the result."""
     end = end_at(snapshot, time_ms)
     if end >= snapshot.log_end_offset:
         return snapshot
@@ -54,7 +55,7 @@ def snapshot_at(snapshot: LogSnapshot, time_ms: int) -> LogSnapshot:
 
 
 class EarlierLog:
-    """A `ReadableLog` that shows another one as it was at a time."""
+    """A `ReadableLog` that shows the state of another log at an earlier time."""
 
     def __init__(self, log: ReadableLog, time_ms: int) -> None:
         self.tp = log.tp
@@ -71,17 +72,18 @@ class EarlierLog:
 
 
 class Completeness(NamedTuple):
-    """What a log no longer has of its state at a time.
+    """How much of its state at a time a log has lost.
 
-    `from_ms`: compaction has since removed messages that counted at that time; from this time on it has not. None: it
-    has removed none. `start_offset`: messages before it were removed, by retention say, which may have counted.
+    `from_ms`: compaction has since removed messages that counted at that time; from this time on it has removed none.
+    None: it has removed none at all. `start_offset`: earlier messages were removed, for example by retention, and may
+    have counted.
     """
 
     from_ms: int | None
     start_offset: int
 
     def problem(self, tp: object, moment: str | None) -> str | None:
-        """What a person should know; `moment` is `from_ms` as text. None if the state is complete."""
+        """The warning for a person; `moment` is `from_ms` as text. None if the state is complete."""
         if self.from_ms is not None:
             return (
                 f"{tp}: compaction has removed messages that counted at this time; the state is complete from {moment}"
@@ -94,9 +96,9 @@ class Completeness(NamedTuple):
 def completeness(log_dir: LogDir, snapshot: LogSnapshot, time_ms: int) -> Completeness:
     """How complete the state of a log at a time is, where the last message of each key counts. Reads headers only.
 
-    The cleaner removes a message if a later one with its key is below the offset that it has reached. So gaps before
-    the end at that time matter only if the cleaner came farther than this end. The cleaner never removes a message from
-    the active segment.
+    The cleaner removes a message if a later message with its key is below the offset that the cleaner has reached. So
+    gaps before the end at that time matter only if the cleaner came farther than this end. The cleaner never removes a
+    message from the active segment.
     """
     start = snapshot.whole_start_offset
     if not snapshot.segments or not is_cleaned(log_dir, snapshot.tp):
@@ -120,7 +122,7 @@ def completeness(log_dir: LogDir, snapshot: LogSnapshot, time_ms: int) -> Comple
             rows = int(table.last_offset.searchsorted(cleaned_end))
             last, counts = table.last_offset, table.count
             first = np.concatenate(([next_offset], last[:-1] + 1))
-            # Of old formats the count may be unknown: then nobody knows which messages were removed.
+            # Old formats may not have the count; then nobody knows which messages were removed.
             lacks = (last + 1 - first != counts) | (counts == UNKNOWN)
             has_gap |= bool((lacks & (first < end) & (last >= start)).any())
             latest_ms = max(latest_ms, int(table.max_timestamp[:rows].max(initial=-1)))

@@ -1,13 +1,13 @@
 """Reading as in Kafka's first documents: takes an offset and a chunk size, returns a chunk of the log's bytes.
 
-    chunk = read_chunk(log.snapshot(), offset, 1 << 20)      # at most this many bytes; may end within a message
-    for block in chunk.blocks(): ...                         # its whole messages, from `offset` on
+    chunk = read_chunk(log.snapshot(), offset, 1 << 20)   # at most this many bytes; may end within a message
+    for block in chunk.blocks(): ...                      # its whole messages, from `offset` on
     messages = fetch(log.snapshot(), offset, max_bytes=4096, largest_bytes=1 << 20)  # doubled until a message fits
     MessageSetSend.of(chunk).write_to(sys.stdout.fileno())   # the fetch result, as it was sent to consumers
 
-A chunk is part of one segment and begins with the batch that holds the offset; v0 and v1 messages that are not
-compressed are batches of one. Sources: LocalLog.read, FileRecords.slice; MessageSetSend and MultiMessageSetSend of
-Kafka 0.7; the documents' sections on reads and on the results sent to consumers.
+A chunk is part of one segment and begins with the batch that holds the offset; an uncompressed v0 or v1 message is a
+batch by itself. Sources: LocalLog.read, FileRecords.slice; MessageSetSend and MultiMessageSetSend of Kafka 0.7; the
+documents' sections on reads and on the results sent to consumers.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _CODES: Final[tuple[tuple[type[StorageError], ErrorCode], ...]] = (
 
 
 class ResetPolicy(Enum):
-    """Where to continue when an offset is out of range (a consumer's auto.offset.reset)."""
+    """Where a consumer continues when an offset is out of range (its auto.offset.reset)."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -80,7 +80,7 @@ def error_code(error: Exception) -> ErrorCode:
 
 
 def offset_or_reset(snapshot: LogSnapshot, offset: int, policy: ResetPolicy = ResetPolicy.NONE) -> int:
-    """The offset if it is in the log or the next one; otherwise the policy's offset. NONE: OffsetOutOfRange."""
+    """The offset if a fetch of it would succeed; otherwise the policy's offset. NONE: OffsetOutOfRange."""
     if policy is ResetPolicy.NONE:
         snapshot.check_offset(offset)
     elif not snapshot.log_start_offset <= offset <= snapshot.log_end_offset:
@@ -90,7 +90,7 @@ def offset_or_reset(snapshot: LogSnapshot, offset: int, policy: ResetPolicy = Re
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """Bytes of a log: `size` of them at the byte position `position` of a segment; `offset` is the requested one.
+    """Bytes of a log: `size` of them at the byte position `position` of a segment; `offset` is the requested offset.
 
     `segment` is None at the log's end, where there is nothing. `at_end`: the segment's messages end here, so a larger
     chunk would hold no more.
@@ -103,20 +103,20 @@ class LogChunk:
     at_end: bool
 
     def read(self) -> memoryview:
-        """The bytes. SegmentGone when they were removed meanwhile."""
+        """The bytes. SegmentGone if they were removed meanwhile."""
         if self.segment is None or self.size == 0:
             return memoryview(b"")
         return self.segment.read(self.position, self.size)
 
     def write_to(self, fd: int) -> None:
-        """Writes the bytes to a descriptor. SegmentGone as `read`; OSError."""
+        """Write the bytes to a descriptor. SegmentGone if they were removed meanwhile; OSError."""
         if self.segment is not None:
             end = self.position + self.size
             for position in range(self.position, end, WINDOW_BYTES):
                 _write(fd, self.segment.read(position, min(WINDOW_BYTES, end - position)))
 
     def blocks(self) -> Iterator[RecordBlock]:
-        """The chunk's whole batches decoded, from its offset on; a batch that is cut off at its end is left out.
+        """Yield the chunk's whole batches decoded, from its offset on; a batch that is cut off at its end is left out.
 
         A block is valid until the next is requested. Control records are left out. CorruptBatch and the like at damage;
         UnsupportedFormat.
@@ -127,14 +127,14 @@ class LogChunk:
             row = 0
             while row < table.rows:
                 block = decoder.decode(data, table, row, origin=self.position)
-                wanted = block.offset >= self.offset
+                included = block.offset >= self.offset
                 if len(block):
-                    yield block if wanted.all() else block.select(wanted)
+                    yield block if included.all() else block.select(included)
                 block.check(self._path)
                 row = block.next_row
 
     def next_offset(self) -> int:
-        """Where the next read continues: after the last whole batch. Errors as `blocks`."""
+        """The offset of the next read: after the last whole batch. The errors of `blocks`."""
         last = self.offset - 1
         for table in self._tables(self.read()):
             last = max(last, int(table.last_offset[-1]))
@@ -165,7 +165,7 @@ class LogChunk:
 
 
 def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> LogChunk:
-    """At most `max_bytes` bytes of the log, from the batch that holds `offset` on, or the next one after a gap.
+    """Read at most `max_bytes` bytes of the log, from the batch that holds or follows `offset`.
 
     OffsetOutOfRange below the log start and above the log end; at the log end the chunk is empty. ValueError for an
     impossible size.
@@ -176,8 +176,8 @@ def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_
     place = find_batch(snapshot, offset)
     if place is None:
         return LogChunk(offset, None, 0, 0, at_end=True)
-    there = snapshot.end_position(place.segment) - place.position
-    return LogChunk(offset, place.segment, place.position, min(there, max_bytes), at_end=there <= max_bytes)
+    available = snapshot.end_position(place.segment) - place.position
+    return LogChunk(offset, place.segment, place.position, min(available, max_bytes), at_end=available <= max_bytes)
 
 
 def fetch(
@@ -187,8 +187,8 @@ def fetch(
     max_bytes: int = DEFAULT_MAX_BYTES,
     largest_bytes: int = DEFAULT_LARGEST_BYTES,
 ) -> LogChunk:
-    """A chunk that holds at least one whole message, unless the log ends here: reads again with twice the size until
-    one fits. RecordTooLarge when that exceeds `largest_bytes`; otherwise as `read_chunk`."""
+    """Read a chunk that holds at least one whole message, unless the log ends here: doubles the size until a message
+    fits. RecordTooLarge if that exceeds `largest_bytes`; otherwise the errors of `read_chunk`."""
     size = min(max_bytes, largest_bytes)
     while True:
         chunk = read_chunk(snapshot, offset, size)
@@ -210,18 +210,18 @@ class MessageSetSend:
 
     @staticmethod
     def of(result: LogChunk | Exception) -> MessageSetSend:
-        """The result for a chunk, or for the error instead of one."""
+        """The result for a chunk, or for an error in place of a chunk."""
         if isinstance(result, LogChunk):
             return MessageSetSend(ErrorCode.NONE, result)
         return MessageSetSend(error_code(result))
 
     @property
     def size(self) -> int:
-        """All bytes, including those of the length."""
+        """All bytes, including the four of the length."""
         return _HEADER.size + (0 if self.chunk is None else self.chunk.size)
 
     def write_to(self, fd: int) -> None:
-        """Writes all of it. SegmentGone when the messages are removed meanwhile: then the output is incomplete.
+        """Write the whole result. SegmentGone if the messages are removed meanwhile: then the output is incomplete.
         OSError."""
         _write(fd, _HEADER.pack(self.size - _HEADER.size + _AFTER_LENGTH, self.error))
         if self.chunk is not None:
@@ -230,17 +230,18 @@ class MessageSetSend:
 
 @dataclass(frozen=True, slots=True)
 class MultiMessageSetSend:
-    """The results of several fetches: 4 bytes length of the rest, 2 bytes error code (0), a MessageSetSend each."""
+    """The results of several fetches: 4 bytes length of the rest, 2 bytes error code (0), then each as a
+    MessageSetSend."""
 
     sends: Sequence[MessageSetSend] = field(default_factory=tuple)
 
     @property
     def size(self) -> int:
-        """All bytes, including those of the length."""
+        """All bytes, including the four of the length."""
         return _HEADER.size + sum(send.size for send in self.sends)
 
     def write_to(self, fd: int) -> None:
-        """Writes a MessageSetSend. RecordTooLarge, and nothing is written, when its length cannot be expressed."""
+        """Write all results. RecordTooLarge, before anything is written, if the length needs more than four bytes."""
         length = self.size - _HEADER.size + _AFTER_LENGTH
         if length > _MAX_LENGTH:
             raise RecordTooLarge("results of all partitions", expected=f"at most {_MAX_LENGTH} bytes", found=length)

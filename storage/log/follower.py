@@ -1,4 +1,4 @@
-"""Following a log whose records amount to a state: a compacted topic that a service replays when it starts."""
+"""Following a log whose records add up to a state: a compacted topic that a service replays when it starts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from storage.log.snapshot import LogSnapshot, ReadableLog
 
 
 class ReplayedState(ABC):
-    """The state that results from the records that were read. Not thread-safe."""
+    """The state that results from all records read so far. Not thread-safe."""
 
-    next_offset = -1  # of the first record that was not read; -1: at the log start
+    next_offset = -1  # the offset to read next; -1: the log start
     control = False  # whether control records are read too
 
     def read(self, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        """Continues to the snapshot's end; yields the errors of records and batches that are skipped."""
+        """Continue to the snapshot's end; yield the errors of records and batches that are skipped."""
         start = snapshot.log_start_offset if self.next_offset < 0 else self.next_offset
         for block in read_range(snapshot, start, snapshot.log_end_offset, control=self.control):
             yield from self.apply_block(block, snapshot)
@@ -31,36 +31,36 @@ class ReplayedState(ABC):
 
     @abstractmethod
     def apply_block(self, block: RecordBlock, snapshot: LogSnapshot) -> Iterator[StorageError]:
-        """Applies a block's records; yields the errors of those that are skipped."""
+        """Apply a block's records; yield the errors of records that are skipped."""
 
 
 _Replay = TypeVar("_Replay", bound=ReplayedState)
 
 
 class Follower(Generic[_Replay]):
-    """Reads a log from its start, and at each later call what was appended since. Not thread-safe.
+    """Reads a log from its start, and at each later call the records appended since. Not thread-safe.
 
-    Where segments that were read have been removed (compaction, retention) or truncated, everything is read again by a
-    new replay: a tombstone that was never read may have been removed with them.
+    If segments that were read have been removed (compaction, retention) or truncated, a new replay reads everything
+    again: a tombstone that was never read may have been removed with them.
     """
 
     def __init__(self, make: Callable[[], _Replay]) -> None:
         self._make = make
         self._log: ReadableLog | None = None
         self._snapshot: LogSnapshot | None = None
-        self._failure: TooManyKeys | None = None  # of reading this snapshot
+        self._failure: TooManyKeys | None = None  # the error of reading this snapshot
         self.replay = make()
 
     def refresh(self, log: ReadableLog, skipped: Callable[[StorageError], None]) -> bool:
-        """Brings `replay` up to date; False if nothing has changed since the last call. `skipped` gets the errors of
-        what cannot be read. StorageError, OSError."""
+        """Bring `replay` up to date; return False if nothing has changed since the last call. `skipped` gets the errors
+        of unreadable records. StorageError, OSError."""
         snapshot = log.snapshot()
         if snapshot is self._snapshot and log is self._log:
             if self._failure is not None:
                 raise self._failure.with_traceback(None)
             return False
         continues = log is self._log and self._continues(snapshot)
-        # Until everything is read: after a failure half-way all is read again.
+        # Set again when everything is read: after a failure half-way, all is read again.
         self._snapshot = self._failure = None
         rereads = Rereads()
         while True:
@@ -89,5 +89,5 @@ class Follower(Generic[_Replay]):
             return False
         if not snapshot.log_start_offset <= self.replay.next_offset <= snapshot.log_end_offset:
             return False
-        here: set[Segment] = set(snapshot.segments)
-        return here.issuperset(before.segments)
+        segments: set[Segment] = set(snapshot.segments)
+        return segments.issuperset(before.segments)

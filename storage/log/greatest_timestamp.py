@@ -1,12 +1,12 @@
-"""The greatest timestamp of a segment: from its time index where the log confirms it, otherwise from its headers.
+"""The greatest timestamp of a segment: from its time index if the log confirms it, otherwise from its headers.
 
 A time index entry (t, o) means: t is the greatest timestamp up to offset o. The last entry should have the greatest
-timestamp of all, but it may be missing from an index that has lost its end or is not complete yet. So the batches
-after that entry's batch are read too: next to none where timestamps ascend, as they usually do. Source: Kafka's
+timestamp of all, but an index that has lost its end, or is not complete yet, may lack it. So the batches after that
+entry's batch are read too: next to none if timestamps ascend, as they usually do. Source: Kafka's
 LogSegment.maxTimestampSoFar, largestTimestamp.
 
-Where damage hides batches, the result is only the greatest of what can be read. Before skipping a segment because
-everything in it is older, call `may_reach`: hidden messages are assumed to lie between their neighbours in time.
+If damage hides batches, the result is only the greatest of the readable ones. Before skipping a segment because
+everything in it is older, call `may_reach`, which assumes that hidden messages lie between their neighbours in time.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 
 class _Found(NamedTuple):
-    """What was found, and up to which position of the .log: a growing segment is read from there on.
+    """The greatest timestamp, and the position in the .log up to which it is known: a growing segment is read on from
+    it.
 
     `unborne`: the greatest timestamp that the time index, or the header of a damaged batch, names and the log does not
-    confirm, -1 if there is none. `damaged_at`: the file's ctime (ns) if damage was met; a file that was changed since
-    is read again. None: no damage was met.
+    confirm, -1 if there is none. `damaged_at`: the file's ctime (ns) if there was damage, None otherwise; a damaged
+    file that was changed since is read again.
     """
 
     greatest: TimestampOffset
@@ -47,34 +48,34 @@ _found: WeakKeyDictionary[Segment, _Found] = WeakKeyDictionary()
 def greatest_timestamp(snapshot: LogSnapshot, segment: Segment) -> TimestampOffset:
     """The greatest timestamp in a segment and the last offset of the first batch that has it.
 
-    (-1, base offset) when its messages carry none, or it has none. Damage is skipped.
+    (-1, base offset) if the segment has no messages with a timestamp. Damage is skipped.
     """
     return _find(snapshot, segment).greatest
 
 
 def may_reach(snapshot: LogSnapshot, segment: Segment, timestamp: int) -> bool:
-    """Whether a segment holds a message with this timestamp or a later one, or may have held one where it is damaged.
+    """Whether a segment holds a message with this timestamp or a later one, or may have held one in damaged bytes.
 
-    Damage is assumed to hide nothing later than the time index shows, its own header, or the batches around it.
+    Assumes that damage hides nothing later than the time index, the damaged batch's header and the batches around show.
     """
-    found = _find(snapshot, segment)
-    if max(found.greatest.timestamp, found.unborne) >= timestamp:
+    times = _find(snapshot, segment)
+    if max(times.greatest.timestamp, times.unborne) >= timestamp:
         return True
-    if found.damaged_at is None:
+    if times.damaged_at is None:
         return False
     before, behind = times_before(snapshot, segment), first_times_behind(snapshot, segment)
     return behind is None or behind[1] >= timestamp or (before is not None and before[1] >= timestamp)
 
 
 def retention_timestamp_ms(snapshot: LogSnapshot, segment: Segment) -> int:
-    """The greatest timestamp, or the file's mtime where messages carry none: what Kafka uses to look for a time and to
-    remove segments (LogSegment.largestTimestamp)."""
+    """The greatest timestamp, or the file's mtime if messages carry none: Kafka's time for looking up times and for
+    removing segments (LogSegment.largestTimestamp)."""
     greatest = greatest_timestamp(snapshot, segment).timestamp
     return greatest if greatest >= 0 else segment.mtime_ms()
 
 
 def position_for_timestamp(snapshot: LogSnapshot, segment: Segment, timestamp: int) -> int:
-    """A position where a batch begins, and before which no message of the segment has this timestamp or a later one."""
+    """The beginning of a batch before which no message of the segment has this timestamp or a later one."""
     end = snapshot.end_position(segment)
     entry = segment.time_index(end).floor(timestamp)
     if entry.timestamp < 0:
@@ -84,7 +85,7 @@ def position_for_timestamp(snapshot: LogSnapshot, segment: Segment, timestamp: i
 
 
 def times_before(snapshot: LogSnapshot, segment: Segment) -> tuple[int, int] | None:
-    """The greatest timestamp (twice) of the last segment before this one that has any; None where there is none."""
+    """The greatest timestamp (twice) of the nearest earlier segment that has any; None if no segment has."""
     slot = snapshot.segment_index(segment.base_offset)
     for earlier in reversed(snapshot.segments[:slot]):
         timestamp = greatest_timestamp(snapshot, earlier).timestamp
@@ -94,8 +95,8 @@ def times_before(snapshot: LogSnapshot, segment: Segment) -> tuple[int, int] | N
 
 
 def first_times_behind(snapshot: LogSnapshot, segment: Segment) -> tuple[int, int] | None:
-    """Least and greatest timestamp in the header of the first batch after a segment, -1 for messages without; None
-    where nothing follows, or it cannot be read."""
+    """Least and greatest timestamp in the header of the first batch after a segment, -1 for messages without; None if
+    no batch follows, or it cannot be read."""
     for later in snapshot.segments[snapshot.segment_index(segment.base_offset) + 1 :]:
         end = snapshot.end_position(later)
         if not end:
@@ -115,11 +116,11 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
     with _lock:
         known = _found.get(segment)
     if known is not None and known.damaged_at is not None:
-        # A segment that is still written changes all the time: it is read again when it is sealed.
+        # A segment that is still being written changes all the time: it is read again when it is sealed.
         known = known if not segment.sealed or known.damaged_at == segment.changed_ns() else None
     if known is not None and known.end >= end:
         return known
-    changed_at = segment.changed_ns()  # before it is read
+    changed_at = segment.changed_ns()  # taken before the file is read
     if known is None:
         known = _from_index(snapshot, segment, end)
     greatest, unborne, damaged = known.greatest, known.unborne, known.damaged_at is not None
@@ -129,10 +130,10 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
         if window.damage is not None:
             damaged = True
             unborne = max((unborne, *(window.damage.times or ())))
-    found = _Found(greatest, end, unborne, changed_at if damaged else None)
+    times = _Found(greatest, end, unborne, changed_at if damaged else None)
     with _lock:
-        _found[segment] = found
-    return found
+        _found[segment] = times
+    return times
 
 
 def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> _Found:
@@ -145,9 +146,9 @@ def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> _Found:
 
 
 def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset, end: int) -> int | None:
-    """Where the batch of an index entry begins; None when the log does not confirm the entry.
+    """The position of an index entry's batch; None if the log does not confirm the entry.
 
-    Before Kafka 3.9.1 an entry's offset may be any of the batch's.
+    Before Kafka 3.9.1 an entry's offset may be any offset of the batch.
     """
     start = segment.floor(entry.offset, end)
     for window in scan_batches(snapshot, segment, start, end, window=LOOKUP_BYTES):
@@ -162,7 +163,7 @@ def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset
 
 
 def greater(table: BatchTable, greatest: TimestampOffset) -> TimestampOffset:
-    """The greatest timestamp of what was read before and of these batches, of which there is at least one."""
+    """The greater of `greatest` and the greatest timestamp of these batches, of which there is at least one."""
     row = int(table.max_timestamp.argmax())
     timestamp = int(table.max_timestamp[row])
     return TimestampOffset(timestamp, int(table.last_offset[row])) if timestamp > greatest.timestamp else greatest

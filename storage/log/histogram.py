@@ -1,7 +1,7 @@
 """Messages and bytes over time, in buckets that widen until they are few.
 
-A time after the year 9999 is not a date: some producers write microseconds or nanoseconds instead of milliseconds. What
-has no date is counted separately.
+A time after the year 9999 is not a date: some producers write microseconds or nanoseconds instead of milliseconds.
+Messages without a date are counted separately.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WIDTHS: Final = (
     *(n * _HOUR for n in (1, 2, 3, 6, 12)),
     *(n * _DAY for n in (1, 2, 7, 14, 28, 91, 364, 3640)),
 )
-# The widths of counting: each divides the next.
+# The widths used while counting: each divides the next.
 _STEPS: Final = (
     1, 10, 100, _SECOND, 10 * _SECOND, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY, 7 * _DAY, 28 * _DAY, 364 * _DAY,
     3640 * _DAY,
@@ -36,12 +36,12 @@ MOST_BUCKETS: Final = 1_000_000
 
 
 class TooManyBuckets(ValueError):
-    """The width that was given makes more than MOST_BUCKETS of the times that occur."""
+    """The given width would need more than MOST_BUCKETS buckets."""
 
 
 class Histogram(NamedTuple):
-    """`messages` and `size_bytes` (int64) of each bucket of `width_ms` from `start_ms` (epoch milliseconds) on;
-    messages without a valid date are counted separately. Without any timestamp there is no bucket."""
+    """`messages` and `size_bytes` (int64) of each bucket of `width_ms` from `start_ms` (epoch milliseconds) on.
+    Messages without a valid date are counted separately. Without any timestamp there is no bucket."""
 
     start_ms: int
     width_ms: int
@@ -52,18 +52,17 @@ class Histogram(NamedTuple):
 
     @property
     def starts_ms(self) -> _Int64s:
-        """Where each bucket begins."""
+        """The time at which each bucket begins."""
         return self.start_ms + np.arange(len(self.messages), dtype=np.int64) * self.width_ms
 
 
 class HistogramCounter:
-    """Counts messages and bytes by time, in at most 4,096 buckets; of `width_ms` where it is given, then in at most
-    MOST_BUCKETS."""
+    """Counts messages and bytes by time, in at most 4,096 buckets, or in at most MOST_BUCKETS of a given `width_ms`."""
 
     def __init__(self, width_ms: int | None = None) -> None:
         self._fixed = width_ms is not None
         self._width = width_ms or _STEPS[0]
-        self._first = 0  # the bucket, counted from 1970, that the first column is
+        self._first = 0  # the bucket in the first column, counted from 1970
         self._totals = np.zeros((2, 0), np.int64)  # messages, bytes
         self._undated = np.zeros(2, np.int64)
 
@@ -76,7 +75,7 @@ class HistogramCounter:
         self._add(1, times_ms, sizes)
 
     def histogram(self, most: int = 40) -> Histogram:
-        """The counts in at most `most` buckets of one of the WIDTHS, or in those of the width that was given."""
+        """The counts in at most `most` buckets of one of the WIDTHS, or in buckets of the given width."""
         width, count = self._width, self._totals.shape[1]
         if count and not self._fixed:
             further = (WIDTHS[-1] << doubled for doubled in itertools.count(1))

@@ -1,7 +1,7 @@
-"""Walks a .log around its damage: where it breaks off, why, and where whole batches continue after that.
+"""Walks a .log around its damage: where and why sound batches end, and where whole batches continue after that.
 
-For tools that look at everything that is left (verify, salvage). Readers work differently (scanning.py): they use an
-index where the log confirms it, and never search.
+For tools that look at all remains of a log (verify, salvage). Readers work differently (scanning.py): they use an index
+if the log confirms it, and never search.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from storage.log.segment import Segment
 from storage.log.segment_check import Visit, check_segment
 from storage.types import MAX_OFFSET
 
-# The search for a whole batch with a right CRC among bytes of which nothing else is known. There may be what looks like
-# a header at every position, and each may claim all bytes that follow, so a search has a budget of bytes to check.
+# The search for a whole batch with a right CRC among unknown bytes. Every position may look like a header, and each
+# header may claim all bytes that follow, so a search has a budget of bytes to check.
 
 _STEP: Final = 1 << 20
 _ROUNDS: Final = 32
-_LOOK_BYTES: Final = 4096  # what a look costs beside the bytes that are read
+_LOOK_BYTES: Final = 4096  # what an attempt costs besides the bytes that it reads
 
 
 class Undecided(Exception):
-    """The search was given up: too much looks like batches for all of it to be checked."""
+    """The search was given up: too many bytes look like batches to check them all."""
 
 
 class Budget:
-    """How many bytes searches may read to check what looks like batches: all of `size` bytes some 32 times."""
+    """The number of bytes that searches may read to check possible batches: `size` bytes some 32 times."""
 
     def __init__(self, size: int) -> None:
         self._left = _ROUNDS * (size + _STEP)
 
     def spend(self, count: int) -> None:
-        """Undecided when it is used up."""
+        """Subtract from the budget. Undecided if it is used up."""
         self._left -= count + _LOOK_BYTES
         if self._left < 0:
             raise Undecided
@@ -60,9 +60,9 @@ def intact_batch(
     *,
     budget: Budget | None = None,
 ) -> int | None:
-    """The position of the first whole batch with a right CRC from `position` up to `end`; None where there is none.
+    """The position of the first whole batch with a right CRC from `position` up to `end`; None if there is none.
 
-    Its offset must be from `lowest` to `highest`, both included. Undecided when the budget is used up.
+    Its offset must be from `lowest` to `highest`, both included. Undecided if the budget is used up.
     """
     budget = budget or Budget(MAX_OFFSET)
     for start, size in _headers(segment, position, end, lowest, highest):
@@ -73,7 +73,7 @@ def intact_batch(
 
 
 def _headers(segment: Segment, position: int, end: int, lowest: int, highest: int) -> Iterator[tuple[int, int]]:
-    """What looks like a batch, in order: its position, and how many bytes it claims."""
+    """The possible batches, in order: the position of each, and how many bytes it claims."""
     while position < end:
         # A batch has no length of zero, so it begins at most this far within a hole.
         position = max(position, segment.log.skip_hole(position) - LOG_OVERHEAD)
@@ -94,7 +94,7 @@ _LEAST_LENGTH: Final = 14
 
 
 class BreakReason(Enum):
-    """Why no sound batch begins at a position."""
+    """The reason why no sound batch begins at a position."""
 
     CRC = "batch fails its CRC"
     CUT_OFF = "batch is cut off"
@@ -108,9 +108,9 @@ class BreakReason(Enum):
 class Break(NamedTuple):
     """Bytes from `position` to `end` that are not sound batches; `offset` was expected there.
 
-    ORDER: the batch at `position` is whole and counts (`end` is `position`), but its offset, or that of the one before
-    it, is wrong. `intact_behind`: whole batches follow at `end`. `undecided`: nobody has looked at all that is behind
-    it, because too much of that looks like batches.
+    ORDER: the batch at `position` is whole and counts (`end` is `position`), but its offset, or that of the previous
+    batch, is wrong. `intact_behind`: whole batches follow at `end`. `undecided`: too many of the bytes after it look
+    like batches to check them all.
     """
 
     fault: BreakReason
@@ -124,7 +124,7 @@ class Break(NamedTuple):
 
     @property
     def behind(self) -> str:
-        """What is known of the bytes behind, for a person; "" where there is nothing to tell."""
+        """A sentence about the bytes after the break; "" if nothing is known of them."""
         if self.undecided:
             return "; too much behind it looks like batches for all of it to be checked, and nothing of it is taken"
         return f"; intact again from position {self.end}" if self.intact_behind else ""
@@ -143,10 +143,10 @@ def walk(
     passed: Callable[[Break, int], None],
     end_offset: int = MAX_OFFSET,
 ) -> Walk:
-    """Calls `visit` with all whole batches of a segment, as `check_segment` does, also with those after its breaks.
+    """Call `visit` with all whole batches of a segment, as `check_segment` does, also with those after its breaks.
 
     `passed`: called with each break when the walk reaches it, and the offset at which it continues. `end_offset`: where
-    the next segment begins; what looks like a batch after a break but lies beyond that is not one.
+    the next segment begins; after a break, a possible batch beyond that does not count.
     """
     base_offset, size = segment.base_offset, segment.size
     breaks: list[Break] = []
@@ -158,9 +158,9 @@ def walk(
         greatest = max(greatest, check.next_offset)
         if not check.invalid_bytes:
             break
-        found = _diagnosed(segment, check.end, check.next_offset)
+        diagnosis = _diagnosed(segment, check.end, check.next_offset)
         behind: int | None = check.end
-        if found.fault is not BreakReason.ORDER:
+        if diagnosis.fault is not BreakReason.ORDER:
             behind = _claimed_end(segment, check.end, base_offset, highest)
             try:
                 if behind is None:
@@ -172,8 +172,17 @@ def walk(
         if behind is not None and batch is not None:
             base, last = int(batch.base_offset[0]), int(batch.last_offset[0])
             end, offset = behind, last if base < 0 else min(base, last)
-        there = batch is not None
-        broken = Break(found.fault, check.end, end, check.next_offset, found.expected, found.found, there, undecided)
+        is_followed = batch is not None
+        broken = Break(
+            diagnosis.fault,
+            check.end,
+            end,
+            check.next_offset,
+            diagnosis.expected,
+            diagnosis.found,
+            is_followed,
+            undecided,
+        )
         breaks.append(broken)
         passed(broken, offset)
         position, expected = end, offset
@@ -181,9 +190,9 @@ def walk(
 
 
 def _claimed_end(segment: Segment, position: int, lowest: int, highest: int) -> int | None:
-    """Where the batch at `position` ends by its own length, if that is the end of the file or a batch begins there.
+    """The end of the batch at `position` by its own length, if the file ends there or a batch begins there.
 
-    A batch that is damaged inside may hold bytes that look like batches: copies of other logs, for example.
+    A damaged batch may contain bytes that look like batches: copies of other logs, for example.
     """
     size = segment.size
     length = _length(segment.log.read(position, min(BATCH_HEADER_SIZE, size - position)))
@@ -207,7 +216,7 @@ class _Diagnosis(NamedTuple):
 
 
 def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
-    """Why there is no sound batch at `position`, where one with offsets from `next_offset` on should begin."""
+    """The reason why no sound batch is at `position`, where a batch with offsets from `next_offset` on should begin."""
     base_offset = segment.base_offset
     left = segment.size - position
     head = segment.log.read(position, min(BATCH_HEADER_SIZE, left))

@@ -1,7 +1,7 @@
 """The intact batches of one segment, as columns, and the bytes between them.
 
-A batch is intact if it is whole, has a right CRC and an offset of its segment. A batch of an unknown magic whose CRC is
-right was written as v2 (only the byte of the magic is wrong), and is read as such.
+A batch is intact if it is whole, has a right CRC and an offset of its segment. If a batch has an unknown magic and a
+right CRC, only the magic's byte is wrong: it was written as v2, and is read as v2.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from storage.log.segment import LargeBatch, Segment
 from storage.progress import Progress
 from storage.types import NO_TIMESTAMP
 
-UNDECIDED: Final = "undecided: "  # how the reasons begin for what nobody can know
+UNDECIDED: Final = "undecided: "  # the beginning of reasons that nobody can decide
 _WINDOW = 1 << 20
 _KNOWN_MAGIC = b"\x02"
 
@@ -43,7 +43,7 @@ class UncopiedBytes:
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """The batches `first` to below `last` of a segment's intact ones, which are contiguous in the file."""
+    """A range of a segment's intact batches, `first` to below `last`, which are contiguous in the file."""
 
     first: int
     last: int
@@ -53,12 +53,12 @@ class BatchRun:
 
 class IntactBatches:
     """The intact batches of one segment, in file order: `table`, where `base` also has the first offsets of old
-    compressed message sets. `kept`: which of them belong to the log. `breaks`: what lies between them."""
+    compressed message sets. `kept`: which of them belong to the log. `breaks`: the bytes between them."""
 
     def __init__(self, segment: Segment, end_offset: int, progress: Progress) -> None:
         self.segment = segment
         self.breaks: list[Break] = []
-        self.unavailable: str | None = None  # why a tier does not give what follows in this segment
+        self.unavailable: str | None = None  # why the tier cannot deliver the rest of this segment
         parts: list[BatchTable] = []
         repaired: list[int] = []
         seen = 0
@@ -91,46 +91,46 @@ class IntactBatches:
         self._left_out: list[tuple[Flags, str]] = []
 
     def leave_out(self, rows: Flags, reason: str) -> None:
-        """These rows do not belong to the log, or nobody knows whether they do."""
+        """Mark these rows as not belonging to the log, or as undecided."""
         self._left_out.append((rows & self.kept, reason))
         self.kept = self.kept & ~rows
 
     @property
     def is_misnamed(self) -> bool:
-        """Whether the file's name says another base offset."""
+        """Whether the file's name has another base offset."""
         parsed = names.parse_segment_file(self.segment.log.path.name)
         return parsed is not None and parsed.offset != self.segment.base_offset
 
     @property
     def first_offset(self) -> int:
-        """Where the batches that are kept begin. IndexError without any."""
+        """The first offset of the kept batches. IndexError if there are none."""
         return int(self.base[self.kept][0])
 
     @property
     def last_offset(self) -> int:
-        """The last offset of the batches that are kept. IndexError without any."""
+        """The last offset of the kept batches. IndexError if there are none."""
         return int(self.last[self.kept][-1])
 
     @property
     def times(self) -> tuple[int, int] | None:
-        """The least and the greatest timestamp of the batches that are kept; None without any."""
+        """The least and the greatest timestamp of the kept batches; None if there are none."""
         stamps = self.table.max_timestamp[self.kept]
         stamps = stamps[stamps > NO_TIMESTAMP]
         return (int(stamps.min()), int(stamps.max())) if len(stamps) else None
 
     def rows_beyond_gaps(self) -> list[int]:
-        """The kept batches that follow the one before them in the file, but not in their offsets."""
+        """The kept batches that follow another one in the file, but not in their offsets."""
         rows = np.flatnonzero(self.kept)
         beyond = self.base[rows[1:]] > self.last[rows[:-1]] + 1
         return [int(row) for row in rows[1:][beyond & (self.position[rows[1:]] == self.end[rows[:-1]])]]
 
     def kept_table(self, rows: Flags | None = None) -> BatchTable:
-        """The headers of the batches that are kept, or of these rows."""
+        """The headers of the kept batches, or of these rows."""
         chosen = self.kept if rows is None else rows
         return BatchTable(np.ascontiguousarray(self.table.data[:, : len(chosen)][:, chosen]), int(chosen.sum()))
 
     def kept_runs(self, *, split: bool = False) -> Iterator[BatchRun]:
-        """The batches that are kept, in parts of about a megabyte. `split`: of each, the offsets have no gaps."""
+        """The kept batches, in parts of about a megabyte. `split`: no part has gaps in its offsets."""
         rows = np.flatnonzero(self.kept)
         first = 0
         for at in range(1, len(rows) + 1):
@@ -148,7 +148,7 @@ class IntactBatches:
                 first = at
 
     def read(self, run: BatchRun) -> tuple[memoryview | LargeBatch, BatchTable | None]:
-        """The bytes of a run, ready to be appended, and the header of a large batch, which is alone in its run."""
+        """The bytes of a run, ready to be appended; for a large batch, which is alone in its run, also its header."""
         if run.size_bytes > MOST_BATCH_BYTES:
             large = LargeBatch(self.segment.log, run.position, run.size_bytes, bool(self.repaired[run.first]))
             return large, header_of(large.head(), 0, run.size_bytes)
@@ -158,12 +158,14 @@ class IntactBatches:
         return data, None
 
     def damages(self) -> list[UncopiedBytes]:
-        """Breaks, and intact batches that are left out although nobody knows better, in file order."""
-        breaks = (one for one in self.breaks if one.fault is not BreakReason.ORDER)
+        """Breaks, and intact batches that were left out as undecided, in file order."""
+        breaks = (damage for damage in self.breaks if damage.fault is not BreakReason.ORDER)
         path = self.segment.log.path
         damages = [
-            UncopiedBytes(path, one.position, one.end, one.fault.value + (one.behind if one.undecided else ""))
-            for one in breaks
+            UncopiedBytes(
+                path, damage.position, damage.end, damage.fault.value + (damage.behind if damage.undecided else "")
+            )
+            for damage in breaks
         ]
         reasons = self.reasons("offset {} contradicts those around it")
         for row in np.flatnonzero(~self.kept).tolist():
@@ -171,13 +173,13 @@ class IntactBatches:
             if self.is_unexplained[row]:
                 damages.append(UncopiedBytes(path, position, position + int(self.size[row]), reason))
         if self.unavailable is not None:
-            end = max([0, *(one.end for one in damages), *self.end.tolist()])
+            end = max([0, *(damage.end for damage in damages), *self.end.tolist()])
             damages.append(UncopiedBytes(path, end, self.segment.size, self.unavailable))
-        return sorted(damages, key=lambda one: one.position)
+        return sorted(damages, key=lambda damage: damage.position)
 
     @property
     def is_unexplained(self) -> Flags:
-        """The batches that are left out without a rule that says whose they are."""
+        """The batches that were left out although no rule says to which log they belong."""
         explained = np.zeros(len(self.kept), np.bool_)
         for rows, reason in self._left_out:
             explained |= rows & (not reason.startswith(UNDECIDED))
@@ -185,11 +187,11 @@ class IntactBatches:
 
     @property
     def reason_of_another_log(self) -> str | None:
-        """Why batches are left out that are not damaged; None where there are none."""
+        """The reason why undamaged batches were left out; None if none were."""
         return next((reason for rows, reason in self._left_out if rows.any()), None)
 
     def reasons(self, otherwise: str) -> list[str]:
-        """For each batch why it is left out, if it is."""
+        """For each batch the reason why it was left out, or `otherwise`."""
         reasons = [otherwise] * len(self.kept)
         for rows, reason in self._left_out:
             for row in np.flatnonzero(rows).tolist():
@@ -198,7 +200,7 @@ class IntactBatches:
 
 
 def _first_offsets(data: memoryview, table: BatchTable, rows: int, origin: int) -> Int64s:
-    """First offsets of batches, including the old formats' compressed sets, whose headers have only their last
+    """The first offsets of batches, including the old formats' compressed sets, whose headers have only their last
     offset."""
     first = np.where(table.base_offset[:rows] < 0, table.last_offset[:rows], table.base_offset[:rows])
     decoder = Decoder(verify_crc=False)

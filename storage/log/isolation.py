@@ -1,10 +1,10 @@
-"""What a read_committed reader may see: up to the last stable offset, and nothing of aborted transactions.
+"""The messages that a read_committed reader may see: up to the last stable offset, without aborted transactions.
 
-A transactional batch is aborted if the next marker of its producer after it is an ABORT. That is read from the log
-itself: a .txnindex names the aborted transactions too, but one that is missing, stale or cut off looks like one without
-entries, and a reader would then return aborted messages. So markers are collected by one scan of the headers of a
-segment that holds transactional batches (and kept); segments without any cost nothing. The .txnindex is used where the
-log is damaged and a marker may be lost. Compaction keeps a transaction's marker as long as any of its batches exists
+A transactional batch is aborted if the next marker of its producer after it is an ABORT. The markers are read from the
+log itself: a .txnindex names the aborted transactions too, but a missing, stale or truncated one looks like one without
+entries, and a reader would then return aborted messages. So one scan of the headers of a segment with transactional
+batches collects its markers, and keeps them; other segments cost nothing. The .txnindex is used if the log is damaged,
+so that a marker may be lost. Compaction keeps a transaction's marker as long as any of its batches exists
 (CleanedTransactionMetadata), so the rule holds on compacted logs too.
 """
 
@@ -35,25 +35,25 @@ _STABLE_KEPT: Final = 64
 
 
 def last_stable_offset(snapshot: LogSnapshot) -> int:
-    """The first offset of the earliest transaction that is open at the log end; the log end when none is.
+    """The first offset of the earliest transaction that is open at the log end; the log end if none is open.
 
-    A broker also limits it by the high watermark; here everything in the files counts as replicated.
+    A broker also limits it by the high watermark; for kafkafs everything in the files counts as replicated.
     """
     return snapshot.transactions.last_stable_offset(snapshot)
 
 
 class AbortedTransactions:
-    """Tells which of a segment's batches belong to aborted transactions. Thread-safe.
+    """Says which of a segment's batches belong to aborted transactions. Thread-safe.
 
-    `decider`: the last of the markers that the answers so far depend on. As long as it is in the log, a truncation has
-    not removed any of the others, because it removes from the end.
+    `decider`: the last marker on which the answers so far depend. As long as that marker is in the log, no truncation
+    has removed any of the others, because a truncation removes from the end.
     """
 
     __slots__ = ("_deciders", "_lock", "_segment", "_snapshot", "_stable_offset")
 
     def __init__(self, snapshot: LogSnapshot, segment: Segment, stable_offset: int | None = None) -> None:
-        """`stable_offset`: the snapshot's last stable offset, where the answers must outlive the files that it is read
-        from; by default it is found when it is first needed."""
+        """`stable_offset`: the snapshot's last stable offset, for answers that must outlive the snapshot's files; by
+        default it is looked up when it is first needed."""
         self._snapshot = snapshot
         self._segment = segment
         self._stable_offset = stable_offset
@@ -67,13 +67,13 @@ class AbortedTransactions:
 
     def skip_rows(self, table: BatchTable) -> npt.NDArray[np.uint8] | None:
         """1 for each row (of batches of the segment, below the last stable offset) whose transaction was aborted; None
-        when none was."""
+        if none was."""
         rows = np.flatnonzero(table.is_transactional & ~table.is_control)
         if not len(rows):
             return None
         if self._stable_offset is None:
             self._stable_offset = last_stable_offset(self._snapshot)
-        # From the last stable offset on nothing is decided, and a search for markers would run to the log's end.
+        # From the last stable offset on nothing is decided, and a search for markers would go on to the log's end.
         rows = rows[table.last_offset[rows] < self._stable_offset]
         skip, deciders = self._snapshot.transactions.aborted_rows(self._snapshot, self._segment, table, rows)
         with self._lock:
@@ -91,8 +91,8 @@ class Markers(NamedTuple):
     end: int
 
     def outcomes(self, producer_id: int, offsets: Int64s) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_], int]:
-        """For a producer's batches (their last offsets): which have a later marker here, which are aborted by it, and
-        the offset of the last of these markers, -1 without one."""
+        """For a producer's batches (their last offsets): which have a later marker in this segment, which are aborted
+        by it, and the offset of the last of these markers, -1 if there is none."""
         first, last = np.searchsorted(self.producer_id, [producer_id, producer_id + 1]).tolist()
         slots = first + np.searchsorted(self.offset[first:last], offsets, side="right")
         decided = slots < last
@@ -102,7 +102,7 @@ class Markers(NamedTuple):
 
 
 def _cost(markers: Markers) -> int:
-    # Two segments are kept, however many they have.
+    # At least two segments are kept, however many markers they have.
     return min(len(markers.offset), MARKERS_KEPT // 2)
 
 
@@ -110,12 +110,12 @@ _NO_MARKERS: Final = Markers(np.empty(0, np.int64), np.empty(0, np.int64), np.em
 
 
 class Transactions:
-    """What is known of a log's transactions, kept from one snapshot to the next (TransactionOutcomes). Thread-safe."""
+    """A log's transactions, kept from one snapshot to the next (TransactionOutcomes). Thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         # Constant after construction.
         self._directory = directory
-        # Guarded by the lock, which is held while a segment is scanned: other callers need the same answer.
+        # Guarded by the lock, which is held while a segment is scanned, because other callers need the same answer.
         self._lock = Lock()
         self._markers: LRUCache[Segment, Markers] = LRUCache(MARKERS_KEPT, _cost)
         self._open: OpenTransactions | None = None
@@ -134,7 +134,7 @@ class Transactions:
         return min(max(known, snapshot.log_start_offset), end)
 
     def _enter_locked(self, generation: int) -> None:
-        """Forgets what a truncation may have changed. Callers may still use an older snapshot."""
+        """Forget everything that a truncation may have changed. Callers may still use an older snapshot."""
         if generation != self._generation:
             self._open = None
             self._generation = generation
@@ -187,14 +187,14 @@ class Transactions:
             if window.damage is not None:
                 whole = False
                 if isinstance(window.damage.error, TierUnavailable) and segment.transaction_index().missing:
-                    raise window.damage.error  # it may be read later, and nobody knows yet what its markers decide
+                    raise window.damage.error  # it may become readable later; until then its markers are unknown
             elif window.table.rows:
-                found = self._read_markers_locked(window)
-                whole = whole and found is not None
-                if found is not None:
-                    producers.append(found[0])
-                    offsets.append(found[1])
-                    aborts.append(found[2])
+                markers = self._read_markers_locked(window)
+                whole = whole and markers is not None
+                if markers is not None:
+                    producers.append(markers[0])
+                    offsets.append(markers[1])
+                    aborts.append(markers[2])
         if not whole:
             index = segment.transaction_index()
             lost = ~np.isin(index.last_offset, np.concatenate(offsets))
@@ -206,7 +206,8 @@ class Transactions:
         return Markers(producer[order], offset[order], np.concatenate(aborts)[order], end)
 
     def _read_markers_locked(self, window: Window) -> tuple[Int64s, Int64s, npt.NDArray[np.bool_]] | None:
-        """Producer ids, offsets, and whether they abort, of the markers in a window; None if one cannot be read."""
+        """Producer ids, offsets, and whether they abort, of the markers in a window; None if a marker cannot be
+        read."""
         table = window.table
         rows = np.flatnonzero(table.is_control & table.is_transactional)
         markers = BatchTable(np.ascontiguousarray(table.data[:, rows]), len(rows))

@@ -1,14 +1,14 @@
-"""Whether a log is still the one that was read: how a reader that goes on detects a truncation.
+"""Whether a log is still the one that was read: how a resumed read detects a truncation.
 
-A truncation takes messages from the end of a follower's log, and a new leader's take their offsets. Neither bytes nor
-files tell these apart: messages may look alike, and compaction replaces files too. Kafka's identity of a message is
-(leader epoch, offset): a leader writes an offset once, and two logs with the same epoch at an offset hold the same
-messages up to there (OffsetsForLeaderEpoch, LeaderEpochFileCache.endOffsetFor). leader-epoch-checkpoint says which
-epoch wrote an offset. A log was truncated if that says so; without a checkpoint, if the log became shorter, or one of
-its files holds something else than it did.
+A truncation takes messages from the end of a follower's log, and a new leader's messages get their offsets. Neither
+bytes nor files show the difference: messages may look alike, and compaction replaces files too. Kafka's identity of a
+message is (leader epoch, offset): a leader writes an offset once, and two logs with the same epoch at an offset hold
+the same messages up to there (OffsetsForLeaderEpoch, LeaderEpochFileCache.endOffsetFor). leader-epoch-checkpoint says
+which epoch wrote an offset. A log was truncated if the checkpoint says so; without a checkpoint, if the log became
+shorter, or the content of one of its files changed.
 
-A log counts the truncations that were seen (`LogSnapshot.generation`). A reader of another generation's snapshot opens
-the log again, or asks `kept_end` where to go on.
+A log counts the truncations that it has seen (`LogSnapshot.generation`). A reader with a snapshot of another generation
+opens the log again, or asks `kept_end` where to continue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def was_truncated(before: LogSnapshot, now: LogSnapshot) -> bool:
-    """Whether messages were cut off between two looks at a log, though others may have their offsets by now."""
+    """Whether messages were cut off between two looks at a log, even if other messages have their offsets by now."""
     if now.log_end_offset < before.log_end_offset:
         return True
     if before.epochs.entries and now.epochs.entries:
@@ -35,7 +35,7 @@ def was_truncated(before: LogSnapshot, now: LogSnapshot) -> bool:
 
 
 def first_difference(before: LeaderEpochs, now: LeaderEpochs, end: int) -> int | None:
-    """The first offset below `end` that different leaders wrote; None if there is none, as far as both know."""
+    """The first offset below `end` that different leaders wrote; None if there is none, as far as both logs know."""
     if not before.entries or not now.entries:
         return None
     starts = {entry.start_offset for epochs in (before, now) for entry in epochs.entries}
@@ -45,9 +45,10 @@ def first_difference(before: LeaderEpochs, now: LeaderEpochs, end: int) -> int |
 
 
 def kept_end(before: LogSnapshot, now: LogSnapshot, end: int) -> int | None:
-    """The offset up to which a log still holds what was read of it up to `end`; None where leader epochs do not tell.
+    """The offset up to which a log still holds the messages that were read up to `end`; None if leader epochs do not
+    say.
 
-    `before`, `now`: what was read, and a later snapshot of the same log.
+    `before`: the snapshot that was read; `now`: a later snapshot of the same log.
     """
     if now.generation == before.generation:
         return end
@@ -58,16 +59,15 @@ def kept_end(before: LogSnapshot, now: LogSnapshot, end: int) -> int | None:
 
 
 def _was_removed(segment: Segment, before: LogSnapshot, now: LogSnapshot) -> bool:
-    """Whether retention or compaction, and not a truncation, removed a segment, judged by its file."""
+    """Whether retention or compaction removed a segment, rather than a truncation, judging by its file."""
     if segment.base_offset >= now.log_end_offset:
         return False
     slot = now.segment_index(segment.base_offset)
     if slot < 0:
         return True
-    there = now.segments[slot]
-    if there.base_offset == segment.base_offset:
-        # Compaction replaces the file, but never that of the last segment. A truncation cuts the file.
-        return there is not now.active and segment.log.identity != there.log.identity
-    # Its offsets are in another file now: in a new one (compacted), or in one that ended before it, and was cut and
-    # extended.
-    return all(there.log.identity != one.log.identity for one in before.segments)
+    successor = now.segments[slot]
+    if successor.base_offset == segment.base_offset:
+        # Compaction replaces the file of any segment but the last. A truncation cuts the file.
+        return successor is not now.active and segment.log.identity != successor.log.identity
+    # Another file has its offsets now: a new one (compacted), or an earlier one, which was cut and extended.
+    return all(successor.log.identity != earlier.log.identity for earlier in before.segments)

@@ -1,7 +1,7 @@
 """All partitions of a log directory.
 
 Opening it read-only takes no lock, changes nothing and opens no partition: it lists one directory. A partition's log is
-opened when it is first requested, and then follows what other processes write (`ReadOnlyLog`).
+opened at the first request, and then follows what other processes write (`ReadOnlyLog`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _LINK: Final = "is a symbolic link that is not followed: it does not lead to a d
 
 
 class HiddenDir(NamedTuple):
-    """A directory that is not a live partition, and why. `partition`: the partition in its name, if there is one."""
+    """A directory that is not a live partition, and why. `partition`: the partition in its name, if its name has
+    one."""
 
     name: str
     reason: str
@@ -83,7 +84,7 @@ class LogDir:
         self.is_broker = exists(path / names.META_PROPERTIES)
         self.read_only = open_log is None
         self._open_log = self._follow if open_log is None else open_log
-        # Has its own locking.
+        # Locks itself.
         self._log_starts = CheckpointedOffsets(path / names.LOG_START_CHECKPOINT)
         self._recovery_points = CheckpointedOffsets(path / names.RECOVERY_POINT_CHECKPOINT)
         # Guarded by the lock.
@@ -92,21 +93,21 @@ class LogDir:
         self._topics: dict[str, list[int]] = {}
         self._hidden: list[HiddenDir] = []
         self._logs: dict[TopicPartition, ReadableLog] = {}
-        self._forgotten = 0  # how often logs were removed from these
+        self._forgotten = 0  # how often logs were removed from `_logs`
 
     @cached_property
     def is_stored(self) -> bool:
-        """Whether it is a backup in an object store (storage.log.stored_dir)."""
+        """Whether the directory is a backup in an object store (storage.log.stored_dir)."""
         return is_stored(self.path)
 
     @staticmethod
     def open_read_only(
         path: Path | str, *, config: BrokerConfig | None = None, clock: Clock | None = None, tier: Tier | None = None
     ) -> LogDir:
-        """Opens a log directory for reading: one of ours, a broker's, running or not, a snapshot, a backup.
+        """Open a log directory for reading: a broker's, running or not, our own, a snapshot, a backup.
 
         `config`: the broker-level configuration, Kafka's defaults if not given. `tier`: see `use_tier`. NotALogDir;
-        FileNotFoundError or another OSError when the directory cannot be listed.
+        FileNotFoundError or another OSError if the directory cannot be listed.
         """
         check_log_dir(Path(path))
         log_dir = LogDir(Path(path), config=config, clock=SystemClock() if clock is None else clock)
@@ -119,12 +120,11 @@ class LogDir:
         return log_dir
 
     def use_tier(self, tier: Tier | None) -> None:
-        """From now on logs have their remote segments too, which are in this tier. To be called before the first log is
-        taken."""
+        """Give logs their remote segments, which are in this tier. To be called before the first log is taken."""
         self.tier = tier
 
     def refresh(self) -> None:
-        """Lists the directory again if partitions were added or removed. OSError when it can no longer be listed."""
+        """List the directory again if partitions were added or removed. OSError if it can no longer be listed."""
         with self._lock:
             status = os.stat(self._place)  # noqa: PTH116
             if self._mark.matches(status):
@@ -170,47 +170,49 @@ class LogDir:
         return list(self._topics)
 
     def partitions(self, topic: str) -> list[int]:
-        """A topic's partitions that are here, ascending. UnknownTopicOrPartition."""
+        """A topic's partitions in this directory, ascending. UnknownTopicOrPartition."""
         partitions = self._topics.get(topic)
         if partitions is None:
             raise UnknownTopicOrPartition(f"no topic {topic!r} here", path=self.path)
         return list(partitions)
 
     def all_partitions(self) -> list[TopicPartition]:
-        """All partitions here, by topic and partition, as of one moment: topics may be removed at any time."""
+        """All partitions in this directory, by topic and partition, at one moment: topics may be removed at any
+        time."""
         return [TopicPartition(topic, number) for topic, numbers in self._topics.items() for number in numbers]
 
     def absent(self) -> list[TopicPartition]:
-        """The partitions that are not here but that the cluster has, as far as is known here: those in its metadata or,
-        without metadata, those with lower numbers than a partition that is here.
+        """The partitions that the cluster has and this directory lacks, as far as the directory shows: those in its
+        metadata or, without metadata, those with lower numbers than a partition in this directory.
 
         They are in another log directory of this broker, on other brokers, or lost. A directory that is not a broker's
-        has none: it may hold just some partitions of a topic. Not more than names.MAX_PARTITIONS. OSError.
+        has none, because it may hold just some partitions of a topic. At most names.MAX_PARTITIONS. OSError.
         """
         if not self.is_broker:
             return []
         metadata, topics = self.cluster_metadata(), self._topics  # of one moment: another thread may refresh
         known = {} if metadata is None else metadata.topics
-        found = [
+        missing = [
             TopicPartition(name, number)
             for name, topic in known.items()
             if name not in topics
             for number in topic.partitions
         ]
         for topic, numbers in topics.items():
-            here = set(numbers)
-            # None where the metadata describe a later topic of that name, or there are none.
+            stored = set(numbers)
+            # None if there are no metadata, or they describe a later topic of that name.
             count = self._topic_infos.of(topic, numbers).partition_count or numbers[-1] + 1
-            absent = (TopicPartition(topic, number) for number in range(count) if number not in here)
-            found += islice(absent, max(0, names.MAX_PARTITIONS - len(found)))
-        return sorted(found)
+            absent = (TopicPartition(topic, number) for number in range(count) if number not in stored)
+            missing += islice(absent, max(0, names.MAX_PARTITIONS - len(missing)))
+        return sorted(missing)
 
     def hidden(self) -> list[HiddenDir]:
-        """Directories that are not live partitions, and what has a partition's name and is neither that nor a file."""
+        """Directories that are not live partitions, and entries with a partition's name that are neither that nor
+        files."""
         return list(self._hidden)
 
     def log(self, tp: TopicPartition) -> ReadableLog:
-        """A partition's log. UnknownTopicOrPartition; in a directory that we own PartitionOffline, OSError."""
+        """Return a partition's log. UnknownTopicOrPartition; in a directory that we own PartitionOffline, OSError."""
         with self._lock:
             log = self._logs.get(tp)
             if log is not None:
@@ -218,23 +220,23 @@ class LogDir:
             if tp.partition not in self._topics.get(tp.topic, ()):
                 raise UnknownTopicOrPartition(f"no partition {tp} here", path=self.path)
             if self.read_only:
-                # It notes the place, and looks there later. So nobody gets another object for the same log.
+                # Construction does no I/O, so it can happen under the lock; every caller gets the same object.
                 return self._logs.setdefault(tp, self._with_tier(self._open_log(tp)))
             forgotten = self._forgotten
-        # Not under the lock: the owner may have to recover it first.
+        # Not under the lock, because the owner may have to recover the log first.
         log = self._with_tier(self._open_log(tp))
         with self._lock:
-            # This log may have been forgotten meanwhile: its topic was removed or replaced. Then it is not kept.
+            # Do not keep a log that was forgotten meanwhile: its topic was removed or replaced.
             return log if self._forgotten != forgotten else self._logs.setdefault(tp, log)
 
     def forget(self, tp: TopicPartition) -> None:
-        """Forgets the partition's log; it is opened again when it is next needed."""
+        """Forget the partition's log; the next request opens it again."""
         with self._lock:
             self._forgotten += 1
             self._logs.pop(tp, None)
 
     def _follow(self, tp: TopicPartition) -> ReadableLog:
-        # Imported here: a caller that only lists partitions needs neither this nor the reading code.
+        # Imported only when needed: a caller that only lists partitions needs neither this nor the reading code.
         from storage.log.read_only_log import ReadOnlyLog
 
         if self.is_stored:
@@ -250,7 +252,7 @@ class LogDir:
         )
 
     def _with_tier(self, log: ReadableLog) -> ReadableLog:
-        """The log with its remote segments, if there can be any."""
+        """The log with its remote segments, if it can have any."""
         tier, tp = self.tier, log.tp
         if tier is None or tp.topic in names.KAFKAS_OWN_TOPICS or tp.topic == names.CLUSTER_METADATA_TOPIC:
             return log
@@ -284,14 +286,14 @@ class LogDir:
             return [self.log(TopicPartition(topic, number)) for number in numbers]
 
         def count() -> int | None:
-            # Elsewhere than in a broker's directory it is only that of the partitions that are here.
+            # Only a broker's directory has the count; others have only some of the partitions.
             return self.topic_info(topic).partition_count if self.is_broker and topic in self._topics else None
 
         return RemoteMetadata(logs, count)
 
     def remote_offsets(self, tp: TopicPartition, first_offset: int) -> OffsetRange | None:
-        """The offsets of a partition in tiered storage, before its first segment here, which begins at `first_offset`;
-        None where there are none (storage.log.tiering). OSError."""
+        """The offsets of a partition in tiered storage, before its first segment in this directory, which begins at
+        `first_offset`; None if there are none (storage.log.tiering). OSError."""
 
         def tiered() -> bool | None:
             try:
@@ -311,7 +313,7 @@ class LogDir:
 
     @cached_property
     def _topic_infos(self) -> TopicInfos:
-        # Imported on first use: a fifth of what `kafkafs cat` would import, and not needed there.
+        # Imported on first use: it would be a fifth of `kafkafs cat`'s imports, which does not need it.
         from storage.config.broker_config import BrokerConfig
         from storage.log.topic_info import TopicInfos
 
@@ -323,34 +325,34 @@ class LogDir:
         return self._topic_infos.of(topic, self.partitions(topic))
 
     def topics_by_id(self) -> dict[str, str]:
-        """The names of the topics that have an id here, by it. OSError."""
+        """The names of the topics whose ids are known, by id. OSError."""
         metadata = self.cluster_metadata()
         known = {} if metadata is None else {topic.topic_id: name for name, topic in metadata.topics.items()}
         for name in self.topics():
-            with suppress(UnknownTopicOrPartition):  # it has just been removed
+            with suppress(UnknownTopicOrPartition):  # it has been removed meanwhile
                 known[self.topic_info(name).topic_id or ""] = name
         return known
 
     def recovery_point(self, tp: TopicPartition) -> int | None:
-        """A partition's checkpointed recovery point; None where no checkpoint has one. OSError."""
+        """A partition's checkpointed recovery point; None if no checkpoint has it. OSError."""
         return self._recovery_points.find(tp)
 
     def broker_config(self) -> BrokerConfig:
-        """The configuration given at the opening, with the values that the cluster's metadata set for this broker."""
+        """The configuration given at opening, with the values that the cluster's metadata set for this broker."""
         return self._topic_infos.broker_config()
 
     def cluster_metadata(self) -> ClusterMetadata | None:
-        """The cluster's metadata as of now; None in a directory that has none. OSError when it cannot be read."""
+        """The cluster's present metadata; None if the directory has none. OSError if they cannot be read."""
         return self._topic_infos.cluster()
 
     def problems(self) -> list[StorageError]:
-        """What is wrong with files of the log directory itself and was worked around."""
+        """The faults in files of the log directory itself that kafkafs has worked around."""
         problems = self._topic_infos.problems()
         checkpoints_read = (self._log_starts, self._recovery_points)
         return problems + [checkpoint.problem for checkpoint in checkpoints_read if checkpoint.problem is not None]
 
     def close(self) -> None:
-        """Forgets all logs. Nothing is kept open."""
+        """Forget all logs. Nothing is kept open."""
         with self._lock:
             self._logs.clear()
 
@@ -359,12 +361,12 @@ def _is_replaced(log: ReadableLog) -> bool:
     from storage.log.read_only_log import ReadOnlyLog
     from storage.log.tiered_log import TieredLog
 
-    here = log.here if isinstance(log, TieredLog) else log
-    return isinstance(here, ReadOnlyLog) and here.is_replaced()
+    local = log.local if isinstance(log, TieredLog) else log
+    return isinstance(local, ReadOnlyLog) and local.is_replaced()
 
 
 class CheckpointedOffsets:
-    """The offsets in a checkpoint file, read again when a broker has replaced it. Thread-safe."""
+    """The offsets in a checkpoint file, read again after a broker has replaced it. Thread-safe."""
 
     __slots__ = ("_lock", "_mark", "_offsets", "_path", "_place", "problem")
 
@@ -379,14 +381,14 @@ class CheckpointedOffsets:
         self.problem: CorruptCheckpoint | None = None
 
     def of(self, tp: TopicPartition) -> int:
-        """The partition's checkpointed offset, 0 where there is none."""
+        """The partition's checkpointed offset, 0 if there is none."""
         return self.find(tp) or 0
 
     def find(self, tp: TopicPartition) -> int | None:
-        """The partition's checkpointed offset, None where there is none.
+        """The partition's checkpointed offset, None if there is none.
 
-        A checkpoint that does not parse changes nothing: the offsets read before remain in force. One that was removed
-        has none. OSError each time where it cannot be read.
+        A checkpoint that does not parse changes nothing: the offsets read before remain in force. A checkpoint that was
+        removed has no offsets. OSError each time the checkpoint cannot be read.
         """
         with self._lock:
             try:

@@ -25,11 +25,11 @@ from storage.log.greatest_timestamp import may_reach, position_for_timestamp, re
 def offset_for_timestamp(
     snapshot: LogSnapshot, timestamp_ms: int, isolation: Isolation = Isolation.READ_UNCOMMITTED
 ) -> TimestampOffset | None:
-    """The first message with a timestamp >= `timestamp_ms` in the first segment that reaches that time; None if none.
+    """Return the first message with a timestamp >= `timestamp_ms` in the first segment that reaches that time; or None.
 
-    Exactly Kafka's rule: where timestamps are out of order, later segments are not searched (a segment below the log
+    Exactly Kafka's rule: if timestamps are out of order, later segments are not searched (a segment below the log
     start, or without timestamps but with a late mtime, may hide them), and a control record may be the answer.
-    StorageError when the batch that decides is damaged, or may be: damage is never skipped silently.
+    StorageError if the batch that decides is damaged, or may be: damage is never skipped silently.
     """
     for segment in snapshot.segments:
         if retention_timestamp_ms(snapshot, segment) >= timestamp_ms:
@@ -40,7 +40,7 @@ def offset_for_timestamp(
 
 
 def _check(snapshot: LogSnapshot, segment: Segment) -> None:
-    """Raises the damage in a segment, which may hide the wanted message."""
+    """Raise the error of damage in a segment, which may hide the message."""
     for block in read_blocks(snapshot, segment, 0):
         block.check()
 
@@ -56,9 +56,9 @@ def first_at(snapshot: LogSnapshot, segment: Segment, timestamp_ms: int) -> Time
         late = (table.max_timestamp >= timestamp_ms) & (table.last_offset >= log_start)
         for position in table.position[late].tolist():
             with batch_records(snapshot, segment, position) as block:
-                found = np.flatnonzero((block.timestamp >= timestamp_ms) & (block.offset >= log_start))
-                if len(found):
-                    return TimestampOffset(int(block.timestamp[found[0]]), int(block.offset[found[0]]))
+                rows = np.flatnonzero((block.timestamp >= timestamp_ms) & (block.offset >= log_start))
+                if len(rows):
+                    return TimestampOffset(int(block.timestamp[rows[0]]), int(block.offset[rows[0]]))
     return None
 
 

@@ -1,4 +1,4 @@
-"""Which directory is a log directory, and where nothing may be made: kafkafs/CONTRACT.md, "Log directories"."""
+"""Which directory is a log directory, and where nothing may be created: kafkafs/CONTRACT.md, "Log directories"."""
 
 from __future__ import annotations
 
@@ -31,28 +31,30 @@ _PARTITION_MARKS: Final = frozenset(
 _SET_ASIDE: Final = (DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)
 _EXPECTED: Final = "meta.properties, a checkpoint file, or directories of partitions such as orders-0"
 _SHOWN: Final = 3
-STORED_MANIFEST: Final = "manifest.json"  # of a backup in an object store: its key there, and its name in the cache
+STORED_MANIFEST: Final = (
+    "manifest.json"  # of a backup in an object store: its key in the store, and its name in the cache
+)
 
 
 def is_stored(path: Path) -> bool:
-    """Whether a directory has the small files of a backup in an object store, which storage.log.stored_dir has laid
-    out in the user's cache directory."""
+    """Whether a directory has the small files of a backup in an object store, which storage.log.stored_dir writes into
+    the user's cache directory."""
     return os.path.lexists(path / STORED_MANIFEST) and _real(path.parent) == _real(cache_directory("store"))
 
 
 def is_log_dir(path: Path) -> bool:
-    """Whether a directory is a log directory. OSError when it cannot be listed."""
+    """Whether a directory is a log directory. OSError if it cannot be listed."""
     return is_marked(path) or os.path.lexists(path / names.LOCK) or _has_partition(path)
 
 
 def check_log_dir(path: Path, *, create: bool = False) -> None:
-    """Raises NotALogDir for what is no log directory, with the one that is probably meant. With `create` a directory
-    that is missing or empty will do, unless it lies in a log directory (BadDestination). OSError."""
+    """Raise NotALogDir for anything but a log directory, with the one that is probably meant. With `create`, a missing
+    or empty directory will do, unless it lies in a log directory (BadDestination). OSError."""
     if create:
         check_destination(path)
     path = real_place(path)
     if is_marked(path):
-        return  # usually; nothing needs to be listed
+        return  # the usual case, without listing the directory
     try:
         with scan_quietly(path) as entries:
             is_empty = next(entries, None) is None
@@ -73,13 +75,13 @@ def check_log_dir(path: Path, *, create: bool = False) -> None:
 
 
 def check_destination(path: Path, *sources: Path) -> None:
-    """Raises BadDestination where no file or directory may be made: in a log directory or a partition's directory, also
-    through links, and in one of `sources`, which are only read. `path` need not exist."""
+    """Raise BadDestination if no file or directory may be created at `path`: in a log directory or a partition's
+    directory, also through links, and in one of `sources`, which are only read. `path` need not exist."""
     place = _real(path)
     given = [_real(source) for source in sources]
     if place in given:
         raise BadDestination("is the source itself, which is only read", path=path, advice="Name another place")
-    # Some files are made next to the place and renamed, which replaces a link there.
+    # Some files are created next to the path and renamed, which replaces a link at the path.
     link = place if path.name == ".." else _real(path.parent) / path.name
     for above in (*place.parents, *link.parents):
         if _is_partition(above):
@@ -93,7 +95,7 @@ def check_destination(path: Path, *sources: Path) -> None:
 
 
 def _not_a_log_dir(path: Path, what: str = "not a log directory") -> NotALogDir:
-    """The error, with the log directory that is probably meant: the one that this is a part of, or those in it."""
+    """The error, with the log directory that is probably meant: the one that contains the path, or those in it."""
     place = _real(path)
     for above in (place, *place.parents):
         if _is_partition(above):
@@ -110,8 +112,9 @@ def _not_a_log_dir(path: Path, what: str = "not a log directory") -> NotALogDir:
 
 
 def is_marked(path: Path) -> bool:
-    """Whether a broker or kafkafs has left its files. A lock alone may be that of any program."""
-    # A crash may have left nothing but the form in which such a file is written.
+    """Whether a broker or kafkafs has left its files. A lock file alone does not count, any program may have made
+    it."""
+    # A crash may have left only the temporary form of such a file.
     if any(os.path.lexists(path / (name + end)) for name in _MARKS for end in ("", names.TEMPORARY_SUFFIX)):
         return True
     with suppress(OSError):
@@ -120,14 +123,14 @@ def is_marked(path: Path) -> bool:
 
 
 def _has_partition(path: Path) -> bool:
-    """Whether a partition's directory is in it, live or not. OSError."""
+    """Whether the directory contains a partition's directory, live or not. OSError."""
     with scan_quietly(path) as entries:
         return any(_is_partition(path / entry.name) for entry in entries)
 
 
 def _is_partition(path: Path) -> bool:
-    """Whether it is a partition's directory, by its name and its files: other programs have names such as dbus-1. Names
-    with a suffix of Kafka's are no other program's, and a crash may have left such a directory empty."""
+    """Whether the path is a partition's directory, by its name and its files: other programs have names such as dbus-1.
+    Names with a suffix of Kafka's belong to no other program, and a crash may have left such a directory empty."""
     parsed = names.parse_dir(path.name)
     if parsed.partition is None:
         return False
@@ -142,13 +145,13 @@ def _is_partition(path: Path) -> bool:
 
 def _log_dirs_below(path: Path) -> list[Path]:
     """The log directories directly in a directory, by name."""
-    found = []
+    log_dirs = []
     with suppress(OSError), scan_quietly(path) as entries:
         for name in sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False)):
             with suppress(OSError):
                 if name.isprintable() and is_log_dir(path / name):
-                    found.append(path / name)
-    return found
+                    log_dirs.append(path / name)
+    return log_dirs
 
 
 def _real(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Which transactions are open at an offset: from a producer snapshot, then from the batches after it.
+"""The transactions that are open at an offset: from a producer snapshot, then from the batches after it.
 
 Sources: Kafka's ProducerStateManager, UnifiedLog.rebuildProducerState.
 """
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 def newest_snapshot(directory: Path, snapshot: LogSnapshot) -> tuple[int, ProducerSnapshot] | None:
-    """The newest valid .snapshot file within the log, and its offset; None when there is none. Where none is here, that
-    of a remote segment.
+    """The newest valid .snapshot file within the log, and its offset; if there is none, that of a remote segment; or
+    None.
 
     Snapshots at or below the log start are not used, nor are those that fail their CRC (a broker deletes both).
     """
@@ -58,11 +58,11 @@ class OpenTransactions:
 
     @staticmethod
     def at_best_snapshot(directory: Path, snapshot: LogSnapshot) -> OpenTransactions:
-        """Those of `newest_snapshot`; none, at the log start, without such a file."""
-        found = newest_snapshot(directory, snapshot)
-        if found is None:
+        """The open transactions of `newest_snapshot`; without such a file none, at the log start."""
+        newest = newest_snapshot(directory, snapshot)
+        if newest is None:
             return OpenTransactions(snapshot.log_start_offset, {})
-        offset, read = found
+        offset, read = newest
         open_rows = read.table[read.table["current_txn_first_offset"] >= 0]
         ids, firsts = open_rows["producer_id"].tolist(), open_rows["current_txn_first_offset"].tolist()
         return OpenTransactions(offset, dict(zip(ids, firsts, strict=True)))
@@ -78,11 +78,11 @@ class OpenTransactions:
         self.next_offset = max(self.next_offset, snapshot.log_end_offset)
 
     def apply(self, table: BatchTable) -> None:
-        """Advances over these batches; those below `next_offset` are ignored."""
+        """Advance over these batches; those below `next_offset` are ignored."""
         rows = np.flatnonzero(table.is_transactional & (table.last_offset >= self.next_offset))
         if len(rows):
             producers, control = table.producer_id[rows], table.is_control[rows]
-            # A batch after one of the same transaction changes nothing.
+            # A batch directly after a batch of the same transaction changes nothing.
             same = (producers[1:] == producers[:-1]) & ~control[1:] & ~control[:-1]
             telling = np.concatenate(([True], ~same))
             for row, producer, ends in zip(
@@ -97,5 +97,5 @@ class OpenTransactions:
 
     @property
     def stable_offset(self) -> int:
-        """The first offset of the earliest open transaction; `next_offset` when none is open."""
+        """The first offset of the earliest open transaction; `next_offset` if none is open."""
         return min(self.first_offsets.values(), default=self.next_offset)

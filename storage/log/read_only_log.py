@@ -1,6 +1,6 @@
-"""A partition's log that another process, perhaps a running broker, writes and that is only read here.
+"""A partition's log that is only read, while another process, perhaps a running broker, writes it.
 
-Nothing is locked, written or kept open. Each `snapshot` checks whether something changed:
+Nothing is locked, written or kept open. Each `snapshot` checks for changes:
 
 - the directory's mtime shows that files were added, removed or renamed (a roll, retention, compaction, truncation);
   then the sealed segments' sizes and mtimes show which of them were cut and rewritten since the last look;
@@ -8,15 +8,14 @@ Nothing is locked, written or kept open. Each `snapshot` checks whether somethin
 - the log start offset comes from the log directory's checkpoint.
 
 A log is one directory of one topic (DirIdentity). When the topic is deleted and created again, another ReadOnlyLog
-follows the new one (LogDir.refresh), and this one raises UnknownTopicOrPartition from then on: its users must not be
-given messages of another topic. Everything that is cached about a log depends on this object, its Segments, or
-`generation`:
+follows the new one (LogDir.refresh), and this one raises UnknownTopicOrPartition from then on: its users must not get
+messages of another topic. Every cache about a log depends on this object, its Segments, or `generation`:
 
 - a Segment means the same bytes for as long as it exists; caches by Segment (indexes, timestamps, transaction markers,
   the view index) are never stale, but must not outlive the object;
 - `generation` grows when messages were removed or overwritten; everything that was derived from several segments (the
-  last stable offset, open views, committed offsets) is then derived again. How this is noticed is in `lineage`: each
-  listing looks at leader-epoch-checkpoint too, since a broker replaces it by a rename.
+  last stable offset, open views, committed offsets) is then derived again. `lineage` says how a truncation is detected:
+  each listing reads leader-epoch-checkpoint too, because a broker replaces that file by a rename.
 """
 
 from __future__ import annotations
@@ -56,9 +55,9 @@ class ReadOnlyLog:
         recovery_point: Callable[[], int] = lambda: 0,
         remote: Callable[[int], OffsetRange | None] = lambda _first_offset: None,
     ) -> None:
-        """`log_start`, `recovery_point`: return those offsets as checkpointed now, None and 0 where they are not.
-        `remote`: the offsets in tiered storage before the first segment's; asked when that or the checkpointed log
-        start has changed.
+        """`log_start`, `recovery_point`: return these offsets from the checkpoints, None and 0 if they have none.
+        `remote`: the offsets in tiered storage before the first segment's; asked when the first segment or the
+        checkpointed log start has changed.
         """
         # Constant after construction.
         self.tp = tp
@@ -67,24 +66,24 @@ class ReadOnlyLog:
         self._recovery_point = recovery_point
         self._remote = remote
         self._place = os.fspath(path)
-        # Has its own locking.
+        # Locks itself.
         self._transactions = Transactions(path)
         # Guarded by the lock.
         self._lock = Lock()
         self._snapshot: LogSnapshot | None = None
         self._identity: DirIdentity | None = None  # as first seen
-        self._dir_mark = NEVER  # readers set it to this too, without the lock, to have the directory listed again
+        self._dir_mark = NEVER  # readers set it to NEVER without the lock, to have the directory listed again
         self._active_mark = NEVER
         self._tail = Tail(0, 0)
-        self._checkpointed: int | None = None  # the log start that the snapshot was made with
+        self._checkpointed: int | None = None  # the log start with which the snapshot was made
         self._epochs_mark = NEVER
         self._epochs = LeaderEpochs()
-        self._last_epochs = LeaderEpochs()  # those before it was empty or missing
+        self._last_epochs = LeaderEpochs()  # the last epochs before the checkpoint was empty or missing
 
     def snapshot(self) -> LogSnapshot:
-        """The log as it is now; the same object as before when nothing has changed.
+        """The log in its present state; the same object as before if nothing has changed.
 
-        UnknownTopicOrPartition when the partition's directory was removed, or another topic's has its name.
+        UnknownTopicOrPartition if the partition's directory was removed, or now belongs to another topic.
         """
         with self._lock:
             before = self._snapshot
@@ -100,7 +99,7 @@ class ReadOnlyLog:
             return self._list_locked(before)
 
     def is_replaced(self) -> bool:
-        """Whether another directory, or another topic's, now has this log's name; takes no lock."""
+        """Whether the directory of this name is now another one, or another topic's; takes no lock."""
         identity = self._identity
         try:
             return identity is not None and not identity.may_be(DirIdentity.of(self.path))
@@ -111,7 +110,7 @@ class ReadOnlyLog:
         self._dir_mark = NEVER
 
     def _is_current_locked(self, before: LogSnapshot) -> bool:
-        """True when the log start and the active segment are unchanged; the list of files is not looked at."""
+        """Whether the log start and the active segment are unchanged; does not check the list of files."""
         active = before.active
         if self._log_start() != self._checkpointed:
             return False
@@ -119,15 +118,15 @@ class ReadOnlyLog:
 
     def _list_locked(self, before: LogSnapshot | None) -> LogSnapshot:
         held = () if before is None else before.segments
-        unlike = None  # what was found to contradict each other at the last try
+        unlike = None  # epochs that contradicted the messages at the last try
         for _ in range(_LISTING_TRIES):
             mark = FileMark.of(self._dir_status())
             try:
                 self._identity = self._identify_locked()
-                found = segment_list.load(self.path, segment_list.list_logs(self.path), held, self._look_again)
+                listed = segment_list.load(self.path, segment_list.list_logs(self.path), held, self._look_again)
                 if FileMark.of(self._dir_status()) != mark:
                     continue  # It may have been listed in the middle of a replacement.
-                snapshot = self._look_locked(before, found, None, unlike)
+                snapshot = self._look_locked(before, listed, None, unlike)
                 if snapshot is None:
                     unlike = self._epochs
                     continue
@@ -138,7 +137,7 @@ class ReadOnlyLog:
         raise SegmentGone("the directory changes faster than it can be listed", path=self.path, advice="Try again")
 
     def _identify_locked(self) -> DirIdentity:
-        """The directory's identity, as far as it is known by now. UnknownTopicOrPartition when it is another one."""
+        """The directory's identity, as far as it is known by now. UnknownTopicOrPartition if it has changed."""
         now, before = DirIdentity.of(self.path), self._identity
         if before is None or self._snapshot is None:
             return now
@@ -153,45 +152,45 @@ class ReadOnlyLog:
     def _look_locked(
         self,
         before: LogSnapshot | None,
-        found: list[Segment],
+        listed: list[Segment],
         epochs: LeaderEpochs | None,
         unlike: LeaderEpochs | None = None,
     ) -> LogSnapshot | None:
-        """Measures the active segment's end and builds the snapshot. SegmentGone when a file was removed meanwhile.
+        """Measure the active segment's end and build the snapshot. SegmentGone if a file was removed meanwhile.
 
-        `epochs`: as known; None: they are read, after the messages, so that they are not older. If they belong to other
-        messages than were measured, the log is being truncated: None, look again. Unless they are those in `unlike`:
-        then they are wrong.
+        `epochs`: those known; None: read them, after the messages, so that they are not older. If they belong to other
+        messages than were measured, the log is being truncated: return None, for another look. If they equal `unlike`,
+        another look has found the same: then the epochs are wrong.
         """
         was_active = None if before is None else before.active
-        self._replace_truncated_locked(was_active, found)
-        for segment in found[:-1]:
+        self._replace_truncated_locked(was_active, listed)
+        for segment in listed[:-1]:
             segment.sealed = True
             if segment.log.fixed is None:
                 segment.log.fix(segment.log.stat(), self._look_again)
         active_size = 0
         end = Tail(0, 0)
         mark = NEVER
-        if found:
-            status = found[-1].log.stat()
+        if listed:
+            status = listed[-1].log.stat()
             active_size, mark = status.st_size, FileMark.of(status)
-            if found[-1] is not was_active:
-                end = tail.measure(found[-1], active_size, self._recovery_point())
+            if listed[-1] is not was_active:
+                end = tail.measure(listed[-1], active_size, self._recovery_point())
             elif self._active_mark.matches(status):
                 end = self._tail
             else:
-                end = tail.extend(found[-1], self._tail, active_size, self._recovery_point())
-            found[-1].size = active_size
+                end = tail.extend(listed[-1], self._tail, active_size, self._recovery_point())
+            listed[-1].size = active_size
         checkpointed = self._log_start()
-        log_start = max(checkpointed or 0, found[0].base_offset if found else 0)
+        log_start = max(checkpointed or 0, listed[0].base_offset if listed else 0)
         if epochs is None:
             epochs = self._read_epochs_locked()
         if end.epoch >= 0 and epochs.epoch_at(end.next_offset - 1) not in (None, end.epoch) and epochs != unlike:
             return None
-        segments = tuple(found)
+        segments = tuple(listed)
         snapshot = LogSnapshot(
             tp=self.tp,
-            # Snapshots share their list as long as it is the same: closed files keep thousands of them.
+            # Snapshots share their list if it has not changed: closed files keep thousands of snapshots.
             segments=before.segments if before is not None and before.segments == segments else segments,
             log_start_offset=log_start,
             # A log that ends below its start holds nothing: a broker would restart it there (LogLoader.load).
@@ -202,10 +201,10 @@ class ReadOnlyLog:
             transactions=self._transactions,
             identity=self._identity,
             epochs=epochs,
-            remote_offsets=self._remote_locked(before, checkpointed, found),
+            remote_offsets=self._remote_locked(before, checkpointed, listed),
         )
         if before is not None:
-            # A broker that makes a replica anew empties the checkpoint before it writes another lineage.
+            # A broker that rebuilds a replica empties the checkpoint before it writes another lineage.
             known = before if before.epochs.entries else replace(before, epochs=self._last_epochs)
             if lineage.was_truncated(known, snapshot):
                 snapshot = replace(snapshot, generation=before.generation + 1)
@@ -230,7 +229,7 @@ class ReadOnlyLog:
         return self._remote(first)
 
     def _read_epochs_locked(self) -> LeaderEpochs:
-        """The epochs in the checkpoint; none where it is missing or cannot be read."""
+        """The epochs in the checkpoint; none if it is missing or cannot be read."""
         path = self.path / names.LEADER_EPOCH_CHECKPOINT
         try:
             status = path.lstat()
@@ -242,13 +241,13 @@ class ReadOnlyLog:
             self._epochs = LeaderEpochs()
         return self._epochs
 
-    def _replace_truncated_locked(self, was_active: Segment | None, found: list[Segment]) -> None:
-        """If the segment that was active is there but its file has lost what was read, it is replaced in `found` by a
-        new segment."""
+    def _replace_truncated_locked(self, was_active: Segment | None, listed: list[Segment]) -> None:
+        """Replace the segment that was active by a new one in `listed`, if its file has lost messages that were
+        read."""
         if was_active is None:
             return
-        for slot in range(len(found) - 1, -1, -1):
-            if found[slot] is was_active:
+        for slot in range(len(listed) - 1, -1, -1):
+            if listed[slot] is was_active:
                 status = was_active.log.stat()
                 if self._active_mark.matches(status):
                     return
@@ -256,7 +255,7 @@ class ReadOnlyLog:
                     was_active.size = status.st_size
                     return
                 file = LogFile(was_active.log.path, FileIdentity.of(status))
-                found[slot] = Segment(self.path, was_active.base_offset, file, status.st_size)
+                listed[slot] = Segment(self.path, was_active.base_offset, file, status.st_size)
                 return
 
     def _dir_status(self) -> os.stat_result:

@@ -25,7 +25,7 @@ _decoders: deque[Decoder] = deque(maxlen=_DECODERS_KEPT)
 
 
 class BatchPosition(NamedTuple):
-    """Where a batch begins. `segment_index` counts in the snapshot's segments."""
+    """The beginning of a batch. `segment_index` counts in the snapshot's segments."""
 
     segment_index: int
     segment: Segment
@@ -35,44 +35,44 @@ class BatchPosition(NamedTuple):
 def find_batch(snapshot: LogSnapshot, offset: int) -> BatchPosition | None:
     """The first batch whose last offset is >= `offset`: the one that holds it, or the next one after a gap.
 
-    None when there is no such batch. Where damage hides the batch, the position of the damage, so that reading there
-    fails instead of skipping it. An offset below the log start counts as the log start; for Kafka's OffsetOutOfRange
-    see `LogSnapshot.check_offset`.
+    None if there is no such batch. If damage hides the batch, the position of the damage, so that reading there fails
+    instead of skipping it. An offset below the log start counts as the log start; for Kafka's OffsetOutOfRange see
+    `LogSnapshot.check_offset`.
     """
-    wanted = max(offset, snapshot.log_start_offset)
-    for index in range(max(snapshot.segment_index(wanted), 0), len(snapshot.segments)):
+    from_offset = max(offset, snapshot.log_start_offset)
+    for index in range(max(snapshot.segment_index(from_offset), 0), len(snapshot.segments)):
         segment = snapshot.segments[index]
         end = snapshot.end_position(segment)
         if end == 0:
             continue
-        start = segment.floor(wanted, end)
+        start = segment.floor(from_offset, end)
         for window in scan_batches(snapshot, segment, start, end, window=LOOKUP_BYTES):
             if window.damage is not None:
-                if not _resumes_at_or_below(snapshot, segment, window.damage.end, wanted):
+                if not _resumes_at_or_below(snapshot, segment, window.damage.end, from_offset):
                     return BatchPosition(index, segment, window.damage.position)
                 continue
-            row = int(np.searchsorted(window.table.last_offset, wanted))
+            row = int(np.searchsorted(window.table.last_offset, from_offset))
             if row < window.table.rows:
                 return BatchPosition(index, segment, int(window.table.position[row]))
     return None
 
 
 def _resumes_at_or_below(snapshot: LogSnapshot, segment: Segment, position: int, offset: int) -> bool:
-    """True when the batch at `position` begins at or below `offset`: then nothing before it can hold that."""
+    """Whether the batch at `position` begins at or below `offset`, so that no batch before it can hold the offset."""
     batch = segment.batch_at(position, snapshot.end_position(segment))
     return batch is not None and 0 <= int(batch.base_offset[0]) <= offset
 
 
 def last_batch(snapshot: LogSnapshot) -> BatchTable | None:
-    """The header of a log's last batch that can be read in the last segment with messages; None if there is none."""
+    """The header of the last readable batch of the last segment with messages; None if there is none."""
     for segment in reversed(snapshot.segments):
         end = snapshot.end_position(segment)
         if end:
-            found = None
+            header = None
             for window in scan_batches(snapshot, segment, segment.floor(snapshot.log_end_offset, end), end):
                 if window.table.rows:
-                    found = window.table.slice(window.table.rows - 1, window.table.rows).copy()
-            return found
+                    header = window.table.slice(window.table.rows - 1, window.table.rows).copy()
+            return header
     return None
 
 
@@ -91,8 +91,8 @@ def read_blocks(
 
     No control records (unless `control`), nothing below the log start offset; under read_committed nothing of aborted
     transactions and nothing from the last stable offset on. Positions as in `scan_batches`. A block is valid until the
-    next one is requested. Damage is in `RecordBlock.damage` (its error has the file's path); the records before it are
-    in the block, and the next block continues after it. A block is empty only if it has damage.
+    next block is requested. Damage is in `RecordBlock.damage` (its error has the file's path); the records before it
+    are in the block, and the next block continues after it. A block is empty only if it has damage.
     """
     reader = _take_decoder() if decoder is None else decoder
     committed = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None
@@ -108,7 +108,7 @@ def read_blocks(
                     continue
                 table = span.table
                 rows = int(np.searchsorted(table.last_offset, stable)) if stable != MAX_OFFSET else table.rows
-                # A batch may extend beyond the last stable offset only if it holds none of an open transaction.
+                # A batch that extends beyond the last stable offset holds no records of an open transaction.
                 straddles = rows < table.rows and 0 <= int(table.base_offset[rows]) < stable
                 skip = None if committed is None else committed.skip_rows(table)
                 for block in _decoded(reader, segment, span, rows + straddles, skip, control):
@@ -150,7 +150,8 @@ def _cut(block: RecordBlock, first_offset: int, end_offset: int) -> RecordBlock:
 
 
 def _behind_a_wrong_length(snapshot: LogSnapshot, segment: Segment, window: Window, damage: BatchDamage) -> int | None:
-    """Where a batch begins inside a damaged one, which shows that the latter's length is wrong; None if none does."""
+    """The beginning of a batch inside a damaged batch, which shows that the latter's length is wrong; None if none
+    is."""
     table, row = window.table, damage.row
     before = int(table.last_offset[row - 1]) if row else segment.base_offset - 1
     behind = segment.resume_after(damage.position, before, snapshot.end_position(segment))
@@ -169,8 +170,8 @@ def read_range(
 ) -> Generator[RecordBlock, None, None]:
     """The records with offsets from `start_offset` (included) to `end_offset` (excluded, by default the log's end).
 
-    Blocks as from `read_blocks`, in offset order over all segments. OffsetOutOfRange when `start_offset` is below the
-    log start or above the log end; an `end_offset` above the log end is the log end. `control` as in `read_blocks`.
+    Blocks as from `read_blocks`, in offset order over all segments. OffsetOutOfRange if `start_offset` is below the log
+    start or above the log end; an `end_offset` above the log end is the log end. `control` as in `read_blocks`.
     """
     snapshot.check_offset(start_offset)
     end = snapshot.log_end_offset if end_offset is None else min(end_offset, snapshot.log_end_offset)
@@ -199,9 +200,9 @@ def read_range(
 
 @contextmanager
 def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Iterator[RecordBlock]:
-    """All records of the one batch at `position`, control records and those below the log start too.
+    """All records of the one batch at `position`, also control records and those below the log start.
 
-    The block is valid within the `with`. CorruptBatch, or another StorageError, when the batch cannot be read.
+    The block is valid within the `with`. CorruptBatch, or another StorageError, if the batch cannot be read.
     """
     decoder = _take_decoder()
     try:
@@ -217,7 +218,7 @@ def batch_records(snapshot: LogSnapshot, segment: Segment, position: int) -> Ite
 
 
 def _span(block: RecordBlock) -> tuple[int, int]:
-    """First and last offset of a block; for a block with damage alone, the damaged batch's, -1 if unknown."""
+    """First and last offset of a block; for a block with only damage, the damaged batch's, -1 if unknown."""
     if len(block):
         return int(block.offset[0]), int(block.offset[-1])
     known = block.damage.error.offset if block.damage is not None else None
@@ -229,8 +230,8 @@ def _damaged(window: Window) -> RecordBlock:
     damage = window.damage
     assert damage is not None
     nothing = np.empty((len(RecordColumn), 0), np.int64)
-    found = BatchDamage(0, damage.position, damage.end, damage.error)
-    return RecordBlock(window.buffer.toreadonly(), BatchTable.empty(0), nothing, 0, found)
+    batch_damage = BatchDamage(0, damage.position, damage.end, damage.error)
+    return RecordBlock(window.buffer.toreadonly(), BatchTable.empty(0), nothing, 0, batch_damage)
 
 
 def _take_decoder() -> Decoder:

@@ -1,11 +1,11 @@
-"""Which remote segments make up a log: by lineage, the leader epochs that the log has and from which offset each.
+"""Which remote segments make up a log: by its lineage, its leader epochs with their first offsets.
 
 Uploads overlap, after a failover and after retries, and a leader that lost an unclean election may have uploaded
-messages that are no part of the log. Kafka's identity of a message is its leader epoch and its offset. So a segment
-counts with those of its offsets that it has in the epoch that the log has there, and any two that count at an offset
-have the same bytes there, in the same batches. Sources: Kafka's RemoteLogMetadataCache, RemoteLogLeaderEpochState,
-RemoteLogManager.isRemoteSegmentWithinLeaderEpochs; where a broker reads on in a segment beyond the end of an epoch,
-this does not.
+messages that are no part of the log. Kafka's identity of a message is its leader epoch and its offset. So an offset of
+a segment counts if the segment has it in the epoch that the log has there; segments that count at the same offset have
+the same bytes there, in the same batches. Sources: Kafka's RemoteLogMetadataCache, RemoteLogLeaderEpochState,
+RemoteLogManager.isRemoteSegmentWithinLeaderEpochs. A broker reads a segment beyond the end of an epoch; this module
+does not.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from storage.types import MAX_OFFSET
 class Candidate:
     """A remote segment with offsets from `base_offset` to `end_offset` (excluded) that was uploaded as a whole.
 
-    `epochs`: (leader epoch, first offset), ascending; empty where nothing tells them. `remote`: None where its objects
-    are not there. `deleted`: its removal has begun, so that it is not read.
+    `epochs`: (leader epoch, first offset), ascending; empty if they are unknown. `remote`: None if its objects are
+    missing. `deleted`: its removal has begun, so that it is not read.
     """
 
     segment_id: str
@@ -40,7 +40,7 @@ class Candidate:
     deleted: bool = False
 
     def is_whole(self) -> bool:
-        """Whether its .log is there with the size that it should have. May read from the tier."""
+        """Whether its .log exists with the expected size. May read from the tier."""
         try:
             return self.remote is not None and self.remote.log_size == self.size_bytes
         except StorageError:
@@ -49,7 +49,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Offsets from `start` to `end` (excluded), and the segment to read them from; None where no segment has them."""
+    """Offsets from `start` to `end` (excluded), and the segment to read them from; None if no segment has them."""
 
     start: int
     end: int
@@ -57,11 +57,11 @@ class Slice:
 
 
 def lineage_of(candidates: Iterable[Candidate]) -> LeaderEpochs:
-    """The lineage where the log's own is lost: that of the segment that a leader uploaded last."""
+    """The lineage for a log that has lost its own: that of the segment that a leader uploaded last."""
     known = [candidate for candidate in candidates if candidate.epochs]
     if not known:
         return LeaderEpochs()
-    last = max(known, key=lambda one: (one.epochs[-1][0], one.end_offset, one.order))
+    last = max(known, key=lambda uploaded: (uploaded.epochs[-1][0], uploaded.end_offset, uploaded.order))
     with suppress(StorageError):
         if last.remote is not None and last.remote.epochs is not None:
             return last.remote.epochs
@@ -69,33 +69,33 @@ def lineage_of(candidates: Iterable[Candidate]) -> LeaderEpochs:
 
 
 def slices_of(candidate: Candidate, lineage: LeaderEpochs) -> list[Slice]:
-    """Those offsets of a segment that are part of the log, ascending; none adjoin."""
+    """The offsets of a segment that are part of the log, ascending, as few slices as possible."""
     base, end = candidate.base_offset, candidate.end_offset
     if not lineage.entries or not candidate.epochs:
         return [Slice(base, end, candidate)]
     entries = lineage.entries
-    found: list[Slice] = []
+    slices: list[Slice] = []
     for slot, (epoch, first) in enumerate(candidate.epochs):
         at = bisect_right(entries, epoch, key=lambda entry: entry.epoch) - 1
         if at < 0 or entries[at].epoch != epoch:
             continue
         last = candidate.epochs[slot + 1][1] if slot + 1 < len(candidate.epochs) else end
-        # The log's first epoch may begin lower than its line says, which is moved up with the log start.
+        # The log's first epoch may begin below its entry, which moves up with the log start.
         start = max(base, first, entries[at].start_offset if at else 0)
         stop = min(end, last, entries[at + 1].start_offset if at + 1 < len(entries) else MAX_OFFSET)
         if start >= stop:
             continue
-        if found and found[-1].end == start:
-            start = found.pop().start
-        found.append(Slice(start, stop, candidate))
-    return found
+        if slices and slices[-1].end == start:
+            start = slices.pop().start
+        slices.append(Slice(start, stop, candidate))
+    return slices
 
 
 def cover(counted: Sequence[Slice], start: int, end: int) -> list[Slice]:
     """The offsets from `start` to `end` (excluded) as slices that adjoin, each from one segment or from none.
 
-    `counted`: by ascending start. Where several have an offset, one whose .log is whole is taken, of these the one that
-    begins last, of these the one finished last, and it is read to its end.
+    `counted`: by ascending start. If several have an offset, one with a whole .log is preferred, then the one that
+    begins last, then the one finished last, and it is read to its end.
     """
     cut: list[Slice] = []
     begun: list[Slice] = []
@@ -104,11 +104,11 @@ def cover(counted: Sequence[Slice], start: int, end: int) -> list[Slice]:
         while at < len(counted) and counted[at].start <= offset:
             begun.append(counted[at])
             at += 1
-        begun = [one for one in begun if one.end > offset]
+        begun = [begun_slice for begun_slice in begun if begun_slice.end > offset]
         best = begun[0] if len(begun) == 1 else max(begun, key=_preference, default=None)
         stop = end if best is None else min(end, best.end)
         if best is None or best.candidate is None or best.candidate.remote is None:
-            # Up to where another begins, which may be there.
+            # End where another slice begins, because that segment may exist.
             stop = min(stop, counted[at].start if at < len(counted) else end)
         chosen = None if best is None else best.candidate
         if cut and cut[-1].candidate is chosen:
@@ -118,27 +118,27 @@ def cover(counted: Sequence[Slice], start: int, end: int) -> list[Slice]:
     return cut
 
 
-def _preference(one: Slice) -> tuple[bool, bool, int, int]:
-    candidate = one.candidate
+def _preference(slice_: Slice) -> tuple[bool, bool, int, int]:
+    candidate = slice_.candidate
     assert candidate is not None
-    return candidate.is_whole(), candidate.remote is not None, one.start, candidate.order
+    return candidate.is_whole(), candidate.remote is not None, slice_.start, candidate.order
 
 
 def counted_slices(candidates: Iterable[Candidate], lineage: LeaderEpochs) -> list[Slice]:
     """The slices of all segments that are not being removed, by ascending start."""
-    found = [one for candidate in candidates if not candidate.deleted for one in slices_of(candidate, lineage)]
-    return sorted(found, key=attrgetter("start", "end"))
+    slices = [slice_ for candidate in candidates if not candidate.deleted for slice_ in slices_of(candidate, lineage)]
+    return sorted(slices, key=attrgetter("start", "end"))
 
 
 def behind_deleted(cut: list[Slice], candidates: Iterable[Candidate]) -> list[Slice]:
-    """`cut` without what is missing at its beginning because retention is removing it: a broker begins the log behind
-    that before it writes so into its checkpoint."""
-    removed = sorted((one for one in candidates if one.deleted), key=attrgetter("base_offset"))
+    """`cut` without missing offsets at its beginning that retention is removing: a broker moves the log's beginning
+    after them before it writes that into its checkpoint."""
+    removed = sorted((candidate for candidate in candidates if candidate.deleted), key=attrgetter("base_offset"))
     while cut and cut[0].candidate is None:
         offset = cut[0].start
-        for one in removed:
-            if one.base_offset <= offset < one.end_offset:
-                offset = min(one.end_offset, cut[0].end)
+        for candidate in removed:
+            if candidate.base_offset <= offset < candidate.end_offset:
+                offset = min(candidate.end_offset, cut[0].end)
         if offset == cut[0].start:
             break
         cut = cut[1:] if offset == cut[0].end else [Slice(offset, cut[0].end, None), *cut[1:]]

@@ -1,9 +1,9 @@
-"""What a broker wrote of its remote segments into `__remote_log_metadata`: which there are, and in which state.
+"""A broker's events about its remote segments, in `__remote_log_metadata`: which segments there are, in which state.
 
-Each upload is an event with all that describes the segment, before its objects are written, and one when they are
-there; each removal is two events. Of a segment the last event that may follow counts. Keys say nothing, and whoever
-wants to know whether a segment is part of the log has to look at its leader epochs too (`tiered_log`). Sources:
-Kafka's RemoteLogMetadataCache, RemoteLogSegmentState, TopicBasedRemoteLogMetadataManager.
+Each upload is an event that describes the segment, before its objects are written, and another when they are written;
+each removal is two events. A segment's state is its last valid event. Keys say nothing, and only leader epochs say
+whether a segment is part of the log (`tiered_log`). Sources: Kafka's RemoteLogMetadataCache, RemoteLogSegmentState,
+TopicBasedRemoteLogMetadataManager.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _FOLLOWING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KnownSegment:
-    """A remote segment as the events have it. Its offsets go from `base_offset` to `end_offset` (excluded); `epochs`:
-    (leader epoch, its first offset here), ascending. `order`: of two that have the same offsets, the one with the
-    greater was finished later."""
+    """A remote segment as the events describe it. Its offsets go from `base_offset` to `end_offset` (excluded);
+    `epochs`: (leader epoch, its first offset in the segment), ascending. `order`: greater for a segment that was
+    finished later."""
 
     segment_id: str
     base_offset: int
@@ -63,14 +63,14 @@ class KnownSegment:
 
 
 Partition = tuple[str, int]
-"""A topic id and a partition number: a topic may have been made again under its name."""
+"""A topic id and a partition number: another topic may have been created under the same name."""
 
 
 class RemoteMetadata:
-    """The events in the partitions of the topic that are in a log directory, followed as they are added. Thread-safe.
+    """The events in the topic's partitions in a log directory, followed as they are added. Thread-safe.
 
-    `logs`: returns the logs of these partitions as of now. `count`: how many partitions the topic has, None where that
-    is not known for sure: then all are read, and otherwise the one that has the events of what is asked for.
+    `logs`: returns the present logs of these partitions. `count`: how many partitions the topic has. With it, only the
+    partition with the requested events is read; if it is None, the number is uncertain, and all are read.
     """
 
     def __init__(self, logs: Callable[[], list[ReadableLog]], count: Callable[[], int | None] = lambda: None) -> None:
@@ -88,7 +88,7 @@ class RemoteMetadata:
         self.problem: StorageError | OSError | None = None
 
     def segments(self, topic_id: str, partition: int) -> dict[str, KnownSegment] | None:
-        """The remote segments of a partition, by id; None where there are no events of it here."""
+        """The remote segments of a partition, by id; None if the log directory has no events of it."""
         with self._lock:
             try:
                 self._follow_locked(topic_id, partition)
@@ -123,7 +123,7 @@ class RemoteMetadata:
             self._read[log] = snapshot.generation, snapshot.log_end_offset
 
     def _apply_locked(self, data: dict[str, Any]) -> None:
-        """One event; what cannot be as it is written is left out."""
+        """Apply one event; impossible events are ignored."""
         entry = data.get("remoteLogSegmentId") or data
         of = entry.get("topicIdPartition")
         if of is None:
@@ -141,12 +141,12 @@ class RemoteMetadata:
             return
         if before is None:
             if "startOffset" in data and state is RemoteState.STARTED:
-                found = _segment(segment_id, data, self._events)
-                if found is not None:
-                    segments[segment_id] = found
+                segment = _segment(segment_id, data, self._events)
+                if segment is not None:
+                    segments[segment_id] = segment
         elif state in _FOLLOWING[before.state]:
             if state is RemoteState.DELETE_FINISHED:
-                # Kept, without what nobody asks for: those that were removed are the offsets that the log has lost.
+                # Keep removed segments, without their epochs: they are the offsets that the log has lost.
                 before = replace(before, epochs=())
             segments[segment_id] = replace(before, state=state, order=self._events)
 
@@ -169,7 +169,7 @@ def _segment(segment_id: str, data: dict[str, Any], order: int) -> KnownSegment 
 
 
 def ascending_epochs(entries: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...] | None:
-    """Leader epochs and their first offsets, sorted; None where not both ascend: then nobody knows who wrote what."""
+    """Leader epochs and their first offsets, sorted; None unless both ascend: otherwise nobody knows who wrote what."""
     epochs = tuple(sorted(entries))
     for (epoch, offset), (next_epoch, next_offset) in pairwise(epochs):
         if epoch == next_epoch or offset > next_offset:

@@ -1,7 +1,7 @@
-"""Reading again from a newer snapshot when a file was gone, or cut, at the moment it was read (SegmentGone).
+"""Reading again from a newer snapshot when a file is gone, or was cut, at the moment it is read (SegmentGone).
 
-Retention, compaction or truncation removed it after the snapshot was taken. The next snapshot does not name the file
-any more, so that a reader succeeds unless the log changes faster than it can be read.
+Retention, compaction or truncation removed the file after the snapshot was taken. The next snapshot no longer names the
+file, so a reader succeeds unless the log changes faster than it can be read.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ class Rereads:
         self._position: int | None = None
 
     def are_exhausted(self, position: int) -> bool:
-        """Notes that reading failed at `position` (any number that grows with progress). True when it failed there as
-        often as it is worth trying: raise the error then, otherwise read again."""
+        """Record that reading failed at `position` (any number that grows with progress). True if it has failed there
+        too often: then raise the error, otherwise read again."""
         self._failures = self._failures + 1 if position == self._position else 1
         self._position = position
         return self._failures >= _TRIES
 
 
 def reread(log: ReadableLog, read: Callable[[LogSnapshot], _Read]) -> _Read:
-    """What `read` returns for the log as it is now; for a newer snapshot where a file was gone. SegmentGone."""
+    """Return the result of `read` for the log's present snapshot, or for a newer one if a file was gone.
+    SegmentGone."""
     rereads = Rereads()
     while True:
         try:

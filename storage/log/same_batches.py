@@ -1,7 +1,7 @@
-"""Whether a copy's batches are those of its source, which may have been compacted since.
+"""Whether a copy's batches are those of its source, even if compaction has changed the source since.
 
-Compaction keeps a batch's base offset, last offset, producer and sequence, and removes records from it, or the batch
-as a whole (Kafka's MemoryRecords.buildRetainedRecordsInto). Batches of formats v0 and v1 become v2.
+Compaction keeps a batch's base offset, last offset, producer and sequence, and removes records from it, or the batch as
+a whole (Kafka's MemoryRecords.buildRetainedRecordsInto). Batches of formats v0 and v1 become v2.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _KEPT: Final = [
 
 
 def same_batches(copy: BatchTable, source: BatchTable, *, compacted: bool) -> bool:
-    """Whether the source's batches in a range of offsets are the copy's; by their checksums.
+    """Whether the source's batches in a range of offsets are the copy's, by their checksums.
 
-    `compacted`: its topic is compacted, so that batches may be missing from the source, or have fewer records.
+    `compacted`: the topic is compacted, so that the source may lack batches, or have fewer records in them.
     """
     _, ours, theirs = np.intersect1d(copy.last_offset, source.last_offset, assume_unique=True, return_indices=True)
     if len(theirs) < source.rows or (not compacted and len(ours) < copy.rows):

@@ -1,7 +1,7 @@
-"""Headers of a span of a segment, window by window. All readers of batches use this.
+"""Headers of a span of a segment, window by window. All readers of batches use this module.
 
 The bytes are read once, headers become rows of a BatchTable, and nothing is copied. Bytes that are not a batch are
-reported and skipped, up to the next place where the index, checked against the log, has a batch.
+reported and skipped, up to the next batch of which the index knows and that the log confirms.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _ADVICE: Final = "`kafkafs verify` shows more, `kafkafs salvage` copies what is 
 class SpanDamage(NamedTuple):
     """Bytes from `position` (included) to `end` (excluded) that are not batches; reading continues at `end`.
 
-    `times`: the two timestamps in the header of a batch that begins there, whatever is wrong with it; None if none
-    does.
+    `times`: the two timestamps in the header of a batch that begins there, even if the batch is damaged; None if no
+    batch begins there.
     """
 
     position: int
@@ -46,9 +46,8 @@ class SpanDamage(NamedTuple):
 
 class Window(NamedTuple):
     """Whole batches of a segment: their headers in `table`, their bytes in `buffer`, whose first byte has the file
-    position `origin`. Of a batch above MOST_BATCH_BYTES, which is alone in its window, `buffer` has only the header;
-    its CRC is right (`bytes_of` reads it). Where `damage` is set the table is empty. Valid until the next window is
-    taken."""
+    position `origin`. A batch above MOST_BATCH_BYTES is alone in its window: `buffer` has only its header, and its CRC
+    is right (`bytes_of` reads it). If `damage` is set, the table is empty. Valid until the next window is taken."""
 
     buffer: memoryview
     origin: int
@@ -64,11 +63,11 @@ def scan_batches(
     *,
     window: int = WINDOW_BYTES,
 ) -> Generator[Window, None, None]:
-    """The batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
+    """Yield the batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
 
-    `start_position` must be where a batch begins (`find_batch`); `end_position` may be anywhere, and is the segment's
-    end by default. A batch larger than the window is a window of its own. Only headers are checked; offsets that do not
-    ascend are damage, as are impossible lengths. SegmentGone when the file is removed, or becomes shorter, meanwhile.
+    A batch must begin at `start_position` (`find_batch`); `end_position` may be anywhere, and is the segment's end by
+    default. A batch larger than the window is a window by itself. Only headers are checked; offsets that do not ascend
+    are damage, as are impossible lengths. SegmentGone if the file is removed, or becomes shorter, meanwhile.
     """
     return _BatchScan(snapshot, segment, start_position, end_position).windows(window)
 
@@ -78,14 +77,14 @@ def scan_sound_batches(
 ) -> Generator[Window, None, None]:
     """`scan_batches` up to the segment's end, without empty windows. Damage is raised: CorruptBatch and the like."""
     with closing(scan_batches(snapshot, segment, start_position, window=window)) as windows:
-        for found in windows:
-            if found.damage is not None:
-                raise found.damage.error
-            yield found
+        for scanned in windows:
+            if scanned.damage is not None:
+                raise scanned.damage.error
+            yield scanned
 
 
 class _BatchScan:
-    """One scan: its position in the segment, and the last offset that it has seen."""
+    """A scan: its position in the segment, and the last offset so far."""
 
     __slots__ = (
         "_end",
@@ -106,9 +105,9 @@ class _BatchScan:
         self._end = self._limit if end is None else min(end, self._limit)
         self._end_offset = _end_offset(snapshot, segment)
         self._position = start
-        # None where the scan did not begin with the segment: looked up when an error has to name the next offset.
+        # None if the scan did not begin with the segment: looked up when an error has to name the next offset.
         self._last_offset = segment.base_offset - 1 if start == 0 else None
-        # Of the last batch that was given out: its position, and the last offset before it.
+        # The position of the last batch in a window so far, and the last offset before that batch.
         self._last_batch: int | None = None
         self._offset_before_last = segment.base_offset - 1
 
@@ -117,7 +116,7 @@ class _BatchScan:
         rows = 1 + min(window, max(end - self._position, 0)) // BATCH_HEADER_SIZE
         table = BatchTable.empty(min(_ROWS, rows))
         buffer = take(window)
-        needed = 0  # for a batch that is larger than a window, or extends beyond the end
+        needed = 0  # the size of a batch that is larger than a window, or extends beyond the end
         try:
             while self._position < end:
                 position = self._position
@@ -163,12 +162,12 @@ class _BatchScan:
         self._position = position + size if damage is None else damage.end
 
     def _check_offsets(self, data: memoryview, origin: int, table: BatchTable) -> SpanDamage | None:
-        """Keeps the rows before the first one whose offset is wrong; returns what is wrong with that one."""
+        """Keep the rows before the first row whose offset is wrong; return the damage of that row."""
         known = self._last_offset
         least = self._segment.base_offset - 1 if known is None else known
         good = ascending_rows(table, table.rows, least, self._end_offset)
         if table.rows and not good and self._is_last_batch_corrupt():
-            # The last offset came from the header of a damaged batch at the end of the window before.
+            # The last offset came from the header of a damaged batch at the end of the previous window.
             self._last_offset = least = self._offset_before_last
             good = ascending_rows(table, table.rows, least, self._end_offset)
         damage = None
@@ -189,7 +188,7 @@ class _BatchScan:
         return position is not None and self._segment.batch_at(position, self._limit, any_offset=True) is None
 
     def _size_of_a_larger_batch(self, data: memoryview) -> int:
-        """How many bytes must be read for the batch that begins with `data` and reaches beyond it; 0 if none does."""
+        """The bytes to read for the batch that begins with `data` and is longer; 0 if no batch begins so."""
         claimed = (self._segment.batch_size(data) or 0) if len(data) >= _HEAD_BYTES else _HEAD_BYTES
         fits = len(data) < claimed <= self._limit - self._position
         return claimed if fits and self._segment.is_believable(self._position, claimed) else 0
@@ -201,7 +200,7 @@ class _BatchScan:
         return self._last_offset
 
     def _wrong_offset(self, data: memoryview, origin: int, table: BatchTable, row: int, last_offset: int) -> SpanDamage:
-        """What is wrong with the batch in a row, whose offset does not follow `last_offset`."""
+        """The damage of the batch in a row, whose offset does not follow `last_offset`."""
         position, end, times = int(table.position[row]), int(table.end[row]), claimed_times(table, row)
         corrupt = verify_crcs(data, table, row, row + 1, origin)
         if corrupt is None:
@@ -213,7 +212,7 @@ class _BatchScan:
         return SpanDamage(position, self._resume(position, end, last_offset), error, times)
 
     def _no_batch(self, position: int) -> SpanDamage:
-        """What is wrong at a position where a batch should begin, and where reading can continue."""
+        """The damage at a position where a batch should begin, up to where reading can continue."""
         segment, limit, last_offset = self._segment, self._limit, self._offset_before(position)
         head = segment.log.read(position, min(BATCH_HEADER_SIZE, limit - position))
         length = int.from_bytes(head[8:12], "big", signed=True)
@@ -223,7 +222,7 @@ class _BatchScan:
         times = claimed_times_in(head)
         if magic is not None and magic > 2:
             what, expected = "record batch has an unknown format version", "magic 0, 1 or 2"
-            # Readers use this offset: one that does not belong here would make them skip the damage.
+            # Readers use this offset: an offset of another segment would make them skip the damage.
             offset = claimed if last_offset < claimed < self._end_offset else last_offset + 1
             return SpanDamage(position, end, self._error(UnsupportedFormat, what, position, offset, expected, magic))
         expected = f"a length from 14 to {limit - position - 12}"
@@ -232,7 +231,7 @@ class _BatchScan:
         return SpanDamage(position, end, error, times)
 
     def _unavailable(self, position: int, error: TierUnavailable) -> SpanDamage:
-        """What cannot be had from a tier: the rest of the segment, because nothing else there tells where batches
+        """The rest of the segment as damage, because a tier cannot deliver it and nothing else shows where batches
         begin."""
         first = self._offset_before(position) + 1 if position else self._segment.base_offset
         kind = self._segment.remote_kind
@@ -245,8 +244,8 @@ class _BatchScan:
         return kind(what, path=path, position=position, offset=offset, expected=expected, found=found, advice=_ADVICE)
 
     def _resume(self, position: int, claimed: int, last_offset: int) -> int:
-        """Where reading can continue after the batch at `position`: at `claimed`, where it ends by its own length, if a
-        batch begins there and the index knows of none before; else at the next one that the index knows of."""
+        """Where reading can continue after the batch at `position`: at `claimed`, its end by its own length, if a batch
+        begins there and the index knows of none before; otherwise at the next batch that the index knows."""
         behind = self._segment.resume_after(position, last_offset, self._limit)
         end = self._limit if behind is None else behind
         is_batch = position < claimed < end and self._segment.batch_at(claimed, self._limit) is not None
@@ -254,19 +253,19 @@ class _BatchScan:
 
 
 def _last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int:
-    """The last offset before a position, for a scan that began there and met damage at once."""
+    """The last offset before a position, for a scan that began at this position and met damage at once."""
     last, _ = _last_offset(snapshot, segment, position)
     return last
 
 
 def last_offset_before(snapshot: LogSnapshot, segment: Segment, position: int) -> int | None:
-    """The last offset before a position, the one before the segment's base without a batch; None if damage hides it."""
+    """The last offset before a position; the segment's base - 1 if there is no batch; None if damage hides it."""
     last, damaged = _last_offset(snapshot, segment, position)
     return None if damaged else last
 
 
 def _last_offset(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int, bool]:
-    """The last offset before a position that can be read, and whether damage follows it."""
+    """The last readable offset before a position, and whether damage follows it."""
     last, damaged = segment.base_offset - 1, False
     start = segment.floor_position(position, snapshot.end_position(segment))
     for window in scan_batches(snapshot, segment, start, position, window=LOOKUP_BYTES):
@@ -298,10 +297,10 @@ def _end_offset(snapshot: LogSnapshot, segment: Segment) -> int:
 
 
 def _wrong_row(data: memoryview, origin: int, table: BatchTable, row: int, last_offset: int, end_offset: int) -> int:
-    """Which batch has the wrong offset where that of `row` does not follow those before: this one, or the one before.
+    """The row of the batch with the wrong offset, if the offset of `row` does not follow: `row`, or the one before.
 
-    Damage in the header of the one before may have raised its last offset: then its CRC is wrong. The CRC does not
-    cover base offsets, though. One that is too high makes the batches after it look too low: they outvote it.
+    Damage in the previous batch's header may have raised its last offset: then its CRC is wrong. But no CRC covers base
+    offsets. A base offset that is too high makes the following batches look too low: they outvote it.
     """
     if row == 0 or int(table.last_offset[row]) >= end_offset:
         return row

@@ -1,7 +1,7 @@
-"""One segment: a .log and its indexes, for reading.
+"""A segment: a .log and its indexes, for reading.
 
-The log is the truth and an index a hint: whatever an index contains is checked against the log before it is used, so
-that a missing, stale or garbage index costs time but never data.
+The log is the truth and an index a hint: every index entry is checked against the log before it is used, so that a
+missing, stale or garbage index costs time but never data.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from storage.format.decoder import verify_crcs
 from storage.log.tiered_file import TieredFile
 from storage.types import OffsetPosition, TimestampOffset
 
-# Recycled read buffers: a new megabyte for each window would be zeroed and paged in each time.
+# Recycled read buffers: the system would zero and page in a new megabyte for each window.
 
 WINDOW_BYTES: Final = 1 << 20
 LARGE_WINDOW_BYTES: Final = 4 << 20
-# Enough for the batches between two index entries at Kafka's default interval; larger ones are read in such steps.
+# Enough for the batches between two index entries at Kafka's default interval; larger ones are read in steps of this.
 LOOKUP_BYTES: Final = 64 << 10
 
 # As many of each size as a few parallel readers use at once.
@@ -69,7 +69,7 @@ def give(buffer: bytearray) -> None:
 _CAPACITY_BYTES = 32 << 20
 _ENTRY_OVERHEAD_BYTES = 1024  # objects around the columns, approximately
 
-# A growing segment's index is loaded again when its log has grown by this fraction of itself, or this many bytes.
+# A growing segment's index is loaded again after its log has grown by this fraction of itself, or this many bytes.
 _STALE_BYTES = 256 << 10
 _STALE_PART = 256
 
@@ -81,10 +81,10 @@ _HEAD: Final = struct.Struct(
     "b"  # magic
 )
 
-# Kafka's default limit for a batch is 1 MiB. A greater length than this is checked before it is trusted.
+# Kafka's default limit for a batch is 1 MiB. A batch that claims more than this is checked before it is trusted.
 BELIEVED_BYTES: Final = 16 << 20
 
-# How many index entries are tried, lower ones each time, before the scan begins at position 0.
+# How many index entries to try, each lower than the last, before the scan begins at position 0.
 _INDEX_TRIES: Final = 8
 
 I = TypeVar("I", bound=SparseIndex)  # noqa: E741
@@ -92,9 +92,9 @@ I = TypeVar("I", bound=SparseIndex)  # noqa: E741
 
 @dataclass(frozen=True, slots=True)
 class LargeBatch:
-    """The bytes of a batch above MOST_BATCH_BYTES. `repaired`: with the magic of v2, whatever is there.
+    """The bytes of a batch above MOST_BATCH_BYTES. `repaired`: with the magic of v2 in place of its own.
 
-    A part is valid until the next one is taken. SegmentGone where the file is shorter; errors of LogFile.read.
+    A part is valid until the next part is taken. SegmentGone if the file is shorter; errors of LogFile.read.
     """
 
     log: LogFile
@@ -103,18 +103,18 @@ class LargeBatch:
     repaired: bool = False
 
     def head(self) -> memoryview:
-        """Its header."""
+        """The batch's header."""
         return self.log.read(self.position, BATCH_HEADER_SIZE)
 
     def parts(self) -> Iterator[memoryview]:
         buffer, end = take(), self.position + self.size
         try:
             for position in range(self.position, end, len(buffer)):
-                wanted = min(len(buffer), end - position)
-                data = self.log.read(position, wanted, buffer)
-                if len(data) < wanted:
+                part_bytes = min(len(buffer), end - position)
+                data = self.log.read(position, part_bytes, buffer)
+                if len(data) < part_bytes:
                     what = "segment was truncated while it was read"
-                    raise SegmentGone(what, path=self.log.path, position=position, expected=wanted, found=len(data))
+                    raise SegmentGone(what, path=self.log.path, position=position, expected=part_bytes, found=len(data))
                 if self.repaired and position == self.position:
                     data[MAGIC_AT] = MAX_MAGIC
                 yield data
@@ -123,8 +123,8 @@ class LargeBatch:
 
 
 def has_right_crc(log: LogFile, position: int, size: int) -> bool:
-    """Whether a batch of `size` bytes at `position` has a right CRC, whatever length its header claims. It must be
-    within the file; one of an undefined magic is read as v2, as in Kafka, whose magic is a signed byte."""
+    """Whether a batch of `size` bytes at `position`, whatever length its header claims, has a right CRC. It must be
+    within the file; an undefined magic is read as v2, as in Kafka, whose magic is a signed byte."""
     head = log.read(position, BATCH_HEADER_SIZE)
     at, covered, checksum = (17, 21, crc32c) if 1 < head[MAGIC_AT] < 128 else (12, 16, crc32)
     crc, buffer = 0, take()
@@ -139,8 +139,8 @@ def has_right_crc(log: LogFile, position: int, size: int) -> bool:
 def bytes_of(
     log: LogFile, data: memoryview, table: BatchTable, first: int, last: int, origin: int
 ) -> memoryview | LargeBatch:
-    """The bytes of the rows `first` to `last`, which lie back to back in a window; `data`, which begins at the file
-    position `origin`, has only the header of a large batch, and such a batch is alone in its window."""
+    """The bytes of the rows `first` to `last`, which lie back to back in a window. `data` begins at the file position
+    `origin`; a large batch is alone in its window, and `data` has only its header."""
     start, end = int(table.position[first]), int(table.end[last - 1])
     if int(table.size[first]) > MOST_BATCH_BYTES:
         return LargeBatch(log, start, end - start)
@@ -148,19 +148,19 @@ def bytes_of(
 
 
 def parts_of(data: memoryview | LargeBatch) -> Iterable[memoryview]:
-    """What `bytes_of` returned, in parts."""
+    """The bytes that `bytes_of` returned, in parts."""
     return data.parts() if isinstance(data, LargeBatch) else (data,)
 
 
 class IndexCache:
-    """Loaded indexes, within a limit of memory, because those of a large log do not all fit. Evicts the least recently
-    used ones first.
+    """Loaded indexes, within a limit of memory, because those of a large log do not all fit. The least recently used
+    are evicted first.
 
     Thread-safe; two threads may load an index twice at the same time, which is harmless.
     """
 
     def __init__(self) -> None:
-        # Guarded by the lock. By segment and kind, with the log's end when the index was loaded.
+        # Guarded by the lock. By segment and kind, with the log's end at which the index was loaded.
         self._lock = Lock()
         self._loaded: LRUCache[tuple[Segment, FileKind], tuple[SparseIndex, int]] = LRUCache(_CAPACITY_BYTES, _cost)
 
@@ -172,10 +172,11 @@ class IndexCache:
         if held is not None:
             index, loaded_end = held
             if segment.sealed or 0 <= end - loaded_end <= max(_STALE_BYTES, loaded_end // _STALE_PART):
-                found: Any = index
-                return found  # type: ignore[no-any-return]
+                cached: Any = index
+                return cached  # type: ignore[no-any-return]
         fresh = load(segment.path_of(kind))
-        # A missing index may appear later (a swap renames the log first), and trying again costs next to nothing.
+        # Not for a missing index: it may appear later (a swap renames the log first), and looking again costs next to
+        # nothing.
         if not fresh.missing:
             with self._lock:
                 self._loaded[key] = fresh, end
@@ -183,7 +184,7 @@ class IndexCache:
 
 
 def _cost(held: tuple[SparseIndex, int]) -> int:
-    # One that is larger than all that is kept takes the place of all others.
+    # An index that is larger than the limit replaces all others.
     return min(held[0].memory_bytes + _ENTRY_OVERHEAD_BYTES, _CAPACITY_BYTES)
 
 
@@ -191,11 +192,11 @@ _indexes = IndexCache()
 
 
 class Segment:
-    """One segment of a log. The same object always means the same bytes: it is kept while its file only grows, and
-    replaced by another in the next snapshot when the file is replaced, truncated or rewritten.
+    """A segment of a log. An object always means the same bytes: it is kept while its file only grows; if the file is
+    replaced, truncated or rewritten, the next snapshot has another object.
 
     `base_offset`; `log`: the .log file. `size`: bytes of the .log as last seen, final once it is `sealed`, which is
-    when a later segment exists. Which of the last segment's bytes are whole and valid is known only to a snapshot
+    when a later segment exists. Only a snapshot knows which of the last segment's bytes are whole and valid
     (`LogSnapshot.end_position`).
     """
 
@@ -211,7 +212,7 @@ class Segment:
 
     @staticmethod
     def at(directory: Path, base_offset: int, state: FileState = FileState.LIVE) -> Segment:
-        """The segment whose .log is there now, with the size that it has. FileNotFoundError, OSError."""
+        """The segment whose .log exists at present, with its present size. FileNotFoundError, OSError."""
         path = directory / names.segment_file(base_offset, FileKind.LOG, state)
         status = status_of(path)
         return Segment(directory, base_offset, LogFile(path, FileIdentity.of(status)), status.st_size)
@@ -221,20 +222,20 @@ class Segment:
 
     @property
     def state(self) -> FileState:
-        """LIVE; SWAP while a replacement is unfinished; DELETED when the file awaits removal."""
+        """LIVE; SWAP while a replacement is unfinished; DELETED if the file awaits removal."""
         parsed = names.parse_segment_file(self.log.path.name)
         return FileState.LIVE if parsed is None else parsed.state
 
     def path_of(self, kind: FileKind) -> Path:
-        """Where the segment's file of this kind is, or would be."""
+        """The path of the segment's file of this kind, which need not exist."""
         return self.directory / names.segment_file(self.base_offset, kind, self.state)
 
     def mtime_ms(self) -> int:
-        """Modification time of the .log in epoch milliseconds, which Kafka uses where messages carry no timestamp."""
+        """Modification time of the .log in epoch milliseconds, which Kafka uses if messages carry no timestamp."""
         return self.log.stat().st_mtime_ns // 1_000_000
 
     def changed_ns(self) -> int:
-        """The .log's ctime, which changes with any change in place, even if the mtime was set back since. -1 where the
+        """The .log's ctime, which changes with any change in place, even if the mtime was set back since. -1 if the
         file was removed or its status cannot be read: reading it will report that."""
         try:
             return self.log.stat().st_ctime_ns
@@ -242,19 +243,19 @@ class Segment:
             return -1
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
-        """The bytes, as LogFile.read returns them; SegmentGone when the file ends before `size` bytes."""
+        """The bytes, from LogFile.read; SegmentGone if the file ends before `size` bytes."""
         data = self.log.read(position, size, into)
         if len(data) < size:
             raise self.truncated(position, size, len(data))
         return data
 
     def truncated(self, position: int, size: int, found: int) -> SegmentGone:
-        """The error where only `found` of `size` bytes are left at a position."""
+        """The error for a file that has only `found` of `size` bytes left at a position."""
         what, expected = "segment was truncated while it was read", f"{size} bytes"
         return SegmentGone(what, path=self.log.path, position=position, expected=expected, found=found)
 
     def offset_index(self, end: int | None = None) -> OffsetIndex:
-        """The .index as found, unverified. `end`: the valid end of the .log, by default its size."""
+        """The .index, unverified. `end`: the valid end of the .log, by default its size."""
         log_end = self.size if end is None else end
         return _indexes.get(
             self,
@@ -268,7 +269,7 @@ class Segment:
         )
 
     def time_index(self, end: int | None = None) -> TimeIndex:
-        """The .timeindex as found, unverified. `end` as in `offset_index`."""
+        """The .timeindex, unverified. `end`: see `offset_index`."""
         log_end = self.size if end is None else end
         return _indexes.get(
             self,
@@ -282,7 +283,7 @@ class Segment:
         )
 
     def transaction_index(self) -> TransactionIndex:
-        """The .txnindex as found, unverified."""
+        """The .txnindex, unverified."""
         path, data = self.path_of(FileKind.TRANSACTION_INDEX), self._remote_part(FileKind.TRANSACTION_INDEX)
         if data is None:
             return transaction_index.load(path, self.base_offset, growing=not self.sealed)
@@ -290,37 +291,39 @@ class Segment:
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is in tiered storage."""
+        """Whether the segment is in tiered storage."""
         return isinstance(self.log, TieredFile)
 
     @property
     def remote_kind(self) -> str:
-        """What kind of place it is in, for people; empty where it is here."""
+        """The kind of the tier that has it, for people; empty if it is in the log directory."""
         return self.log.span.where if isinstance(self.log, TieredFile) else ""
 
     @property
     def known_greatest(self) -> TimestampOffset | None:
-        """Its greatest timestamp (`greatest_timestamp`) if that is known without a look."""
+        """The segment's greatest timestamp (`greatest_timestamp`) if it is known without reading."""
         return self.log.span.greatest if isinstance(self.log, TieredFile) else None
 
     @property
     def known_times(self) -> tuple[tuple[int, int, int], ...]:
-        """`RemoteSpan.times`."""
+        """`RemoteSpan.times` of a remote segment; empty for others."""
         return self.log.span.times if isinstance(self.log, TieredFile) else ()
 
     @property
     def content_key(self) -> str | None:
-        """What tells a segment's bytes from any others without a read, which in a far tier takes long; None elsewhere,
-        where its file is looked at."""
+        """A name for a remote segment's bytes that is known without a read, which takes long in a far tier; None for
+        local segments, whose files can be examined."""
         return self.log.content_key if isinstance(self.log, TieredFile) else None
 
     def remote_producers(self) -> tuple[int, bytes] | None:
-        """For a whole remote segment the offset at its end, and its producer snapshot of there; None without one."""
+        """The offset at the end of a whole remote segment, and its producer snapshot of that offset; None if it has
+        none."""
         data = self._remote_part(FileKind.PRODUCER_SNAPSHOT)
         return None if data is None or not isinstance(self.log, TieredFile) else (self.log.span.end_offset, data)
 
     def remote_places(self) -> list[str]:
-        """Where its objects are in tiered storage, without their names; empty where it is here, or they are nowhere."""
+        """The places of its objects in tiered storage, without their names; empty if it is local, or its objects are
+        lost."""
         if not isinstance(self.log, TieredFile) or self.log.span.remote is None:
             return []
         return [self.log.span.remote.name.rpartition("/")[0]]
@@ -331,7 +334,7 @@ class Segment:
     def floor(self, offset: int, end: int) -> int:
         """A position at or before the first batch whose last offset is >= `offset`; a batch begins there.
 
-        The index entry's batch is read and its CRC checked; entries that fail are skipped. 0 without a good one.
+        The index entry's batch is read and its CRC checked; entries that fail are skipped. 0 if no entry is good.
         """
         index = self.offset_index(end)
         entry = index.floor(offset)
@@ -340,13 +343,13 @@ class Segment:
                 break
             if self._holds(entry, offset, end):
                 return entry.position
-            # It may be one bad entry, but more likely a bad index: try the next lower one, then halve the distance.
+            # Perhaps one bad entry, but more likely a bad index: try the next lower entry, then halve the distance.
             below = entry.offset - 1 if attempt == 0 else (self.base_offset + entry.offset) // 2
             entry = index.floor(below)
         return 0
 
     def floor_position(self, position: int, end: int) -> int:
-        """The last position before `position` that is in the index and where a batch begins; 0 without one."""
+        """The last position before `position` that is in the index and where a batch begins; 0 if there is none."""
         positions = self.offset_index(end).positions
         slot = int(positions.searchsorted(position))
         for entry in positions[max(0, slot - _INDEX_TRIES) : slot][::-1].tolist():
@@ -356,7 +359,7 @@ class Segment:
 
     def resume_after(self, position: int, offset: int, end: int) -> int | None:
         """Where reading can continue after damage at `position`: the next position in the index at which a whole valid
-        batch with offsets above `offset` begins; None when no index entry helps."""
+        batch with offsets above `offset` begins; None if no index entry helps."""
         index = self.offset_index(end)
         entry = index.first_from_position(position + 1)
         while entry is not None:
@@ -386,7 +389,7 @@ class Segment:
         return None if verify_crcs(data, table, 0, 1, position) is not None else table
 
     def batch_size(self, head: memoryview | bytes, *, any_offset: bool = False) -> int | None:
-        """The whole size in bytes that a batch's first bytes claim; None when no batch of this segment begins so."""
+        """The whole size in bytes that a batch's first bytes claim; None if no batch of this segment begins so."""
         if len(head) < _HEAD.size:
             return None
         offset, length, magic = _HEAD.unpack_from(head)
@@ -397,12 +400,12 @@ class Segment:
         return int(length) + LOG_OVERHEAD
 
     def is_believable(self, position: int, size: int) -> bool:
-        """False when the header at `position` claims a batch so large that memory should be allocated for it only if
-        its CRC is right, and the CRC is wrong. The batch must be within the file."""
+        """False if the header at `position` claims a batch so large that only a right CRC justifies allocating memory
+        for it, and the CRC is wrong. The batch must be within the file."""
         return size <= BELIEVED_BYTES or self.has_right_crc(position, size)
 
     def has_right_crc(self, position: int, size: int) -> bool:
-        """Whether a batch of `size` bytes at `position` has a right CRC, whatever length its header claims. It must be
+        """Whether a batch of `size` bytes at `position`, whatever length its header claims, has a right CRC. It must be
         within the file."""
         return has_right_crc(self.log, position, size)
 
@@ -411,7 +414,7 @@ class Segment:
         if batch is None:
             return False
         # An entry's offset is its batch's last one, or that of the whole append which began there (before Kafka 3.9.1).
-        # Offsets ascend, so no batch before this one can hold the wanted offset if this one begins at or below it.
+        # Offsets ascend, so if this batch begins at or below the offset, no earlier batch can hold it.
         # A compressed message set has only its last offset.
         base = int(batch.base_offset[0])
         return (base if base >= 0 else int(batch.last_offset[0])) <= offset

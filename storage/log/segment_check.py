@@ -1,7 +1,7 @@
 """Checks a segment batch by batch, as recovery does: up to the first batch that is not sound.
 
 Source: LogSegment.recover. A sound batch is whole, has a right CRC, and its offsets continue the segment. Kafka
-compares offsets only where it adds an index entry: recovery passes `any_order`, so that it removes nothing that Kafka
+compares offsets only when it adds an index entry: recovery passes `any_order`, so that it removes nothing that Kafka
 keeps.
 """
 
@@ -43,9 +43,9 @@ Visit = Callable[[memoryview, BatchTable, int, int], None]
 
 @dataclass(slots=True)
 class CheckedWindow:
-    """Whole batches: their headers in `table`; `data` has their bytes, from the file position `origin` on, or of one
-    above MOST_BATCH_BYTES the header alone (`bytes_of` reads it). The CRCs of the first `rows` are right; that of the
-    batch after them, if there is one, is wrong."""
+    """Whole batches: their headers in `table`; `data` has their bytes, from the file position `origin` on, or only the
+    header of a batch above MOST_BATCH_BYTES (`bytes_of` reads it). The first `rows` CRCs are right; that of a batch
+    after them is wrong."""
 
     data: memoryview
     table: BatchTable
@@ -54,13 +54,13 @@ class CheckedWindow:
 
     @property
     def end(self) -> int:
-        """Where the last batch ends in the file."""
+        """The position in the file where the last batch ends."""
         return int(self.table.position[-1] + self.table.size[-1])
 
 
 def checked_windows(log: LogFile, size: int, start: int) -> Iterator[CheckedWindow]:
-    """The first `size` bytes of a .log from the position `start` on, in large windows of whole batches whose CRCs have
-    been checked, in order, up to where no whole batch begins.
+    """Yield the first `size` bytes of a .log from the position `start` on, in large windows of whole batches, in order,
+    up to where no whole batch begins. Their CRCs have been checked.
 
     A window stays valid until the next one is requested. Errors of LogFile.read.
     """
@@ -75,7 +75,7 @@ def checked_windows(log: LogFile, size: int, start: int) -> Iterator[CheckedWind
 
 
 class _WindowBuffer:
-    """The memory that windows are read into, reused."""
+    """The memory for windows, reused."""
 
     __slots__ = ("_bytes", "_log", "_size", "_table")
 
@@ -86,24 +86,24 @@ class _WindowBuffer:
         self._table = BatchTable.empty(0)
 
     def window(self, position: int) -> CheckedWindow | None:
-        """The batches from `position` on, checked; just the first one if it is larger than a window; None if none
-        begins there."""
-        wanted = min(WINDOW_BYTES, self._size - position)
+        """The checked batches from `position` on; only the first if it is larger than a window; None if none begins
+        there."""
+        window_bytes = min(WINDOW_BYTES, self._size - position)
         while True:
-            data = self._read(position, wanted)
+            data = self._read(position, window_bytes)
             outcome = self._scan(data, position)
             if outcome.stop is ScanStop.UNSUPPORTED and not self._table.rows:
                 data, outcome = _with_known_magic(data, position, self._table)
             if self._table.rows:
                 return self._checked(data, position)
-            was_cut = len(data) < min(wanted, self._size - position)
-            wanted = _claimed(data, self._size - position)
-            if outcome.stop is not ScanStop.END or wanted <= len(data) or was_cut:
+            was_cut = len(data) < min(window_bytes, self._size - position)
+            window_bytes = _claimed(data, self._size - position)
+            if outcome.stop is not ScanStop.END or window_bytes <= len(data) or was_cut:
                 return None
-            if wanted > BELIEVED_BYTES and not has_right_crc(self._log, position, wanted):
+            if window_bytes > BELIEVED_BYTES and not has_right_crc(self._log, position, window_bytes):
                 return None
-            if wanted > MOST_BATCH_BYTES:
-                return _large(self._log, position, wanted)
+            if window_bytes > MOST_BATCH_BYTES:
+                return _large(self._log, position, window_bytes)
 
     def _read(self, position: int, size: int) -> memoryview:
         size = min(size, self._size - position)
@@ -113,8 +113,8 @@ class _WindowBuffer:
         return self._log.read(position, size, self._bytes)
 
     def _scan(self, data: memoryview, position: int) -> ScanOutcome:
-        """The headers of `data` in the table, which is enlarged only where there are many: usually there are few,
-        and all its columns take as much memory as the bytes."""
+        """Put the headers of `data` into the table, which grows only for many batches: usually they are few, and all
+        columns take as much memory as the bytes."""
         rows = 1 + len(data) // LEAST_MESSAGE
         if self._table.capacity < min(rows, _FEW_ROWS):
             self._table = BatchTable.empty(min(rows, _FEW_ROWS))
@@ -131,26 +131,26 @@ class _WindowBuffer:
 
 
 def _large(log: LogFile, position: int, size: int) -> CheckedWindow:
-    """The window of a batch whose CRC is right, and of which only the header is read into memory."""
+    """The window of a batch whose CRC is right, with only its header in memory."""
     data = log.read(position, BATCH_HEADER_SIZE)
     return CheckedWindow(data, header_of(data, position, size), position, 1)
 
 
 def _with_known_magic(data: memoryview, position: int, table: BatchTable) -> tuple[memoryview, ScanOutcome]:
-    """One batch of an undefined magic, read as v2, as Kafka does: the CRC does not cover the magic. But in Kafka it is
-    a signed byte: below 0 it is that of an old message, whose CRC is elsewhere."""
+    """Read a batch of an undefined magic as v2, as Kafka does: the CRC does not cover the magic. But a magic from 128
+    on, a signed byte in Kafka, is that of an old message, whose CRC is elsewhere."""
     if len(data) <= MAGIC_AT or not MAX_MAGIC < data[MAGIC_AT] < 128:
         return data, scan(data, position, table)
     copy = bytearray(data)
     copy[MAGIC_AT] = 2
     outcome = scan(copy, position, table)
-    # Only the first batch was changed: the others may again be of any magic.
+    # Only the first batch was changed: the others may again have any magic.
     table.rows = min(table.rows, 1)
     return memoryview(copy), outcome
 
 
 def _claimed(data: memoryview, left: int) -> int:
-    """Bytes that the batch at the start of `data` claims to have, 0 if more than there are."""
+    """The bytes that the batch at the start of `data` claims to have, 0 if more than `left`."""
     if len(data) < LOG_OVERHEAD:
         return 0
     length = int.from_bytes(data[8:12], "big", signed=True) + LOG_OVERHEAD
@@ -162,7 +162,7 @@ class SegmentCheck(NamedTuple):
 
     `overflows`: the next batch would be sound too if it did not reach `end_offset`. `falls`: how many sound batches
     have a last offset that is not above the previous one's. `overlap`: the position of the first sound batch that
-    begins before the previous one ends: no CRC covers offsets, and recovery looks at last ones.
+    begins before the previous one ends: no CRC covers offsets, and recovery compares only last offsets.
     """
 
     end: int
@@ -189,13 +189,13 @@ def check_segment(
     end_offset: int = MAX_OFFSET,
     any_order: bool = False,
 ) -> SegmentCheck:
-    """Checks the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on
-    are expected; `visit` is called with the sound ones, a range of them at a time, in order. `end_offset`: a batch that
-    reaches it is not sound. `any_order`: one with an offset below the expected is, if it belongs to the segment."""
+    """Check the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on are
+    expected; call `visit` with the sound ones, a range of them at a time, in order. `end_offset`: a batch that reaches
+    it is not sound. `any_order`: a batch of the segment is sound even if its offset is below the expected one."""
     position = start
     expected = base_offset if next_offset is None else next_offset
     before = expected - 1  # the last offset of the previous batch
-    # The offset after the last one must be an offset too.
+    # The offset after the last offset must be valid too.
     highest = min(end_offset, MAX_OFFSET) - 1
     falls, overlap = 0, None
     for window in checked_windows(log, size, start):
@@ -229,7 +229,7 @@ def _overlap(table: BatchTable, previous: npt.NDArray[np.int64], rows: int) -> i
     begins = table.base_offset[:rows]
     too_early = begins <= previous[:rows]
     if too_early.any():
-        too_early &= begins >= 0  # -1: that of a compressed set is not known
+        too_early &= begins >= 0  # -1: unknown, of a compressed set
     row = _rows_until(too_early)
     return int(table.position[row]) if row < rows else None
 
@@ -239,8 +239,8 @@ def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: i
 
 
 def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
-    """`check_segment` that also refuses a batch of an undefined magic, which no reader can read, and one too far above
-    the base for the indexes."""
+    """`check_segment` that also refuses a batch of an undefined magic, which no reader can read, and a batch too far
+    above the base for the indexes."""
     ends = []
 
     def visit(_data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:

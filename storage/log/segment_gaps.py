@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def is_cleaned(log_dir: LogDir, tp: TopicPartition) -> bool:
-    """Whether compaction may have made the gaps of a partition: it is configured, or, where nothing here says what is
-    configured, a cleaner has been here."""
+    """Whether compaction may have caused the gaps of a partition: it is configured, or the configuration is unknown and
+    a cleaner has left its checkpoint."""
     from storage.config import Origin
 
     config = log_dir.topic_info(tp.topic).config

@@ -46,7 +46,7 @@ class Listing(NamedTuple):
 
 
 def list_logs(directory: Path) -> Listing:
-    """Lists a partition's directory, opening nothing. FileNotFoundError when it was removed."""
+    """List a partition's directory, opening nothing. FileNotFoundError if it was removed."""
     live: set[int] = set()
     swap: set[int] = set()
     first_cleaned: int | None = None
@@ -79,7 +79,7 @@ def live_offsets(directory: Path, kind: FileKind) -> list[int]:
 
 
 def bytes_from(directory: Path, offset: int) -> int:
-    """Bytes of the live segments from the one that holds an offset on. OSError."""
+    """The bytes of the live segments from the one that holds an offset on. OSError."""
     bases = live_offsets(directory, _LOG)
     first = max((base for base in bases if base <= offset), default=0)
     return sum(Segment.at(directory, base).size for base in bases if base >= first)
@@ -90,11 +90,11 @@ def load(
 ) -> list[Segment]:
     """The segments in a listing, ascending; those of `held` that are still the same file are kept.
 
-    A sealed segment is the same only as long as its file has the size and modification time that it had: since the last
-    look a log may have been truncated across it, written to and rolled, or its topic created again with the inode
-    numbers of the old one. So its file is tied to them (LogFile.fix), and `on_change` is called when a reader finds
-    others. Whether a segment that was not sealed still holds what it did is for the caller to find out.
-    FileNotFoundError when the directory has changed since the listing.
+    A sealed segment is the same only as long as its file has the same size and modification time: since the last look a
+    log may have been truncated across it, written to and rolled, or its topic created again with the inode numbers of
+    the old one. So its file is tied to them (LogFile.fix), and `on_change` is called when a reader sees others. The
+    caller must find out whether a segment that was not sealed still has the same content. FileNotFoundError if the
+    directory has changed since the listing.
     """
     known = {segment.base_offset: segment for segment in held}
     last = max(listing.live, default=-1)
@@ -102,11 +102,12 @@ def load(
 
     def segment_of(base: int, state: FileState) -> Segment:
         old = known.get(base)
-        # Text instead of Path: there may be a hundred thousand of them.
+        # Text instead of Path: there may be a hundred thousand.
         path = f"{place}/{names.segment_file(base, _LOG, state)}"
         status = status_of(path)
         if old is not None:
-            # If it was sealed and is the last one now, the log lost what followed, and perhaps this segment's end.
+            # If the segment was sealed and is the last one now, the log lost what followed, and perhaps this segment's
+            # end.
             same = base != last and old.log.is_as_fixed(status) if old.sealed else old.log.is_it(status)
             if same:
                 return old
@@ -117,7 +118,7 @@ def load(
 
     segments = {base: segment_of(base, FileState.LIVE) for base in listing.live}
     for base in sorted(listing.swap):
-        # A live file without messages holds nothing that the replacement does not have.
+        # A live file without messages holds nothing that the replacement lacks.
         if (base in segments and segments[base].size) or _covered(base, sorted(segments), segments.__getitem__):
             continue
         replacement = segment_of(base, FileState.SWAP)
@@ -129,7 +130,7 @@ def load(
 
 
 def slot_of(sources: Sequence[Segment], sealed: Sequence[Segment]) -> int:
-    """The index of these consecutive segments among the sealed ones. SegmentGone when one is no longer there."""
+    """The index of these consecutive segments among the sealed ones. SegmentGone if one is missing."""
     slot = sealed.index(sources[0]) if sources and sources[0] in sealed else 0
     if not sources or tuple(sources) != tuple(sealed[slot : slot + len(sources)]):
         raise SegmentGone("segments were removed while they were compacted")
@@ -137,7 +138,7 @@ def slot_of(sources: Sequence[Segment], sealed: Sequence[Segment]) -> int:
 
 
 def _covered(offset: int, bases: list[int], segment_at: Callable[[int], Segment]) -> bool:
-    """True when a live segment's messages reach `offset`: the source that a replacement was made from still exists."""
+    """Whether a live segment's messages reach `offset`: the source that a replacement was made from still exists."""
     slot = bisect_right(bases, offset) - 1
     if slot < 0:
         return False

@@ -1,4 +1,4 @@
-"""What a reader works with: a log's segments and where it begins and ends, at one moment.
+"""A log at one moment, for readers: its segments, and where it begins and ends.
 
 A snapshot never changes. Readers take one and need no lock; when its files change, a log provides a new one.
 """
@@ -35,7 +35,7 @@ class DecidingMarker(NamedTuple):
 
 
 class TransactionOutcomes(Protocol):
-    """What is known of a log's transactions; implemented in `isolation`. Thread-safe."""
+    """A log's transactions; implemented in `isolation`. Thread-safe."""
 
     def last_stable_offset(self, snapshot: LogSnapshot) -> int:
         """The offset (excluded) up to which a reader of committed messages may read."""
@@ -43,8 +43,8 @@ class TransactionOutcomes(Protocol):
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
     ) -> tuple[npt.NDArray[np.uint8], list[DecidingMarker]]:
-        """1 for those of the transactional `rows` of a segment's batches that were aborted, by row of the table; and
-        for each segment the last marker that decided about them, commits included."""
+        """Return 1 for each row of the transactional `rows` of a segment's batches that was aborted, by row of the
+        table; and for each segment the last marker that decided about them, commits included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +53,13 @@ class LogSnapshot:
 
     `segments`: by ascending base offset; the last is the active one. `log_start_offset` (included) to `log_end_offset`
     (excluded) is what may be read: records below it may still be in the files, and a batch may begin below it.
-    `remote_offsets`: those before it that the log has too, in tiered storage (Kafka's log start offset is the first of
-    them, and `log_start_offset` its local log start offset); None where there are none, or the segments have them too.
-    `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more where
-    the tail is torn, garbage, preallocated or being written. `generation`: how many truncations were seen
-    (storage.log.lineage); within one, an offset below `log_end_offset` keeps its meaning. `epochs`: as the log's
-    leader-epoch-checkpoint has them. `last_batch_end`: if `log_end_offset` is within a batch (`storage.log.earlier`),
-    the offset after this batch. `identity`: of the directory, as far as it is known, for a log that another process
-    writes.
+    `remote_offsets`: earlier offsets that the log has in tiered storage (Kafka's log start offset is the first of them,
+    and `log_start_offset` its local log start offset); None if there are none, or the segments have them too.
+    `active_end`: bytes of the last segment that are whole valid batches; `active_size`: bytes of its file, more if the
+    tail is torn, garbage, preallocated or being written. `generation`: how many truncations were seen
+    (storage.log.lineage); within one, an offset below `log_end_offset` keeps its meaning. `epochs`: from the log's
+    leader-epoch-checkpoint. `last_batch_end`: if `log_end_offset` is within a batch (`storage.log.earlier`), the offset
+    after this batch. `identity`: of the directory, as far as it is known, for a log that another process writes.
     """
 
     tp: TopicPartition
@@ -78,7 +77,7 @@ class LogSnapshot:
 
     @property
     def active(self) -> Segment | None:
-        """The last segment; None in a directory without any."""
+        """The last segment; None if the directory has none."""
         return self.segments[-1] if self.segments else None
 
     @property
@@ -88,24 +87,24 @@ class LogSnapshot:
 
     @property
     def whole_start_offset(self) -> int:
-        """Where the log begins, in tiered storage or here."""
+        """The first offset of the log, in tiered storage or in the directory."""
         return self.log_start_offset if self.remote_offsets is None else self.remote_offsets.start
 
     @property
     def remote(self) -> tuple[Segment, ...]:
-        """The segments that are read in tiered storage, in front of all others."""
+        """The segments in tiered storage, which come before all others."""
         return self.segments[: bisect_left(self.segments, True, key=lambda segment: not segment.is_remote)]
 
     @property
     def local_log_start_offset(self) -> int:
-        """The first offset of what is here (Kafka's local log start offset); of a backup in a store, its first."""
+        """The first offset in the directory (Kafka's local log start offset); for a backup in a store, its first."""
         remote = len(self.remote)
         is_tiered = 0 < remote < len(self.segments)
         return max(self.segments[remote].base_offset, self.log_start_offset) if is_tiered else self.log_start_offset
 
     @property
     def remote_note(self) -> str | None:
-        """What a person should know about the messages that are not here; None where all are."""
+        """A note for people about messages that are not in the directory; None if there are none."""
         remote = self.remote_offsets
         if remote is None:
             return None
@@ -113,7 +112,7 @@ class LogSnapshot:
 
     @property
     def why_not_earlier(self) -> str:
-        """Why messages before `log_start_offset` cannot be read."""
+        """The reason why messages before `log_start_offset` cannot be read."""
         begins = f"the log begins at {self.log_start_offset}"
         remote = self.remote_offsets
         return begins if remote is None else f"{begins} here, {remote.start} to {remote.end - 1} are in tiered storage"
@@ -127,7 +126,7 @@ class LogSnapshot:
         return bisect_right(self.segments, offset, key=attrgetter("base_offset")) - 1
 
     def check_offset(self, offset: int) -> None:
-        """Raises OffsetOutOfRange for an offset below the log start or above the log end, as a fetch does."""
+        """Raise OffsetOutOfRange for an offset below the log start or above the log end, as a fetch does."""
         if not self.log_start_offset <= offset <= self.log_end_offset:
             raise self.out_of_range(f"offset is out of the range of {self.tp}", offset)
 
@@ -140,13 +139,13 @@ class LogSnapshot:
 
 
 class ReadableLog(Protocol):
-    """A partition's log, as its readers see it."""
+    """A partition's log for readers."""
 
     tp: TopicPartition
     path: Path
 
     def snapshot(self) -> LogSnapshot:
-        """The log as it is now; the same object as before when nothing has changed. Thread-safe.
+        """The log in its present state; the same object as before if nothing has changed. Thread-safe.
 
-        UnknownTopicOrPartition when the partition's directory was removed.
+        UnknownTopicOrPartition if the partition's directory was removed.
         """

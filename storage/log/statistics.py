@@ -1,5 +1,4 @@
-"""What the messages of logs consist of: numbers, sizes, codecs, headers, producers, the largest; in one pass over
-columns."""
+"""Statistics of logs' messages: numbers, sizes, codecs, headers, producers, the largest; in one pass over columns."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 MOST_LARGEST: Final = 10
-MOST_HEADERS: Final = 256  # names that are told apart
-MOST_VALUES: Final = 1000  # of a header that are told apart
+MOST_HEADERS: Final = 256  # names that are counted separately
+MOST_VALUES: Final = 1000  # values of a header that are counted separately
 _MOST_PRODUCERS: Final = 65_536
 _MOST_DAMAGES: Final = 100
 
@@ -76,7 +75,7 @@ class Sizes:
             self._add_slots(np.bincount(_slots(sizes[sizes >= _EXACT]) - _EXACT), _EXACT)
 
     def quantile(self, share: float) -> int:
-        """The size that `share` (0 to 1) of the sizes do not exceed; 0 where there are none."""
+        """The size that `share` (0 to 1) of the sizes do not exceed; 0 if there are none."""
         rank = max(math.ceil(share * self.count), 1)
         slot = int(np.searchsorted(np.cumsum(self._slots), rank))
         size = slot if slot < _EXACT else round(_EXACT * 2 ** ((slot - _EXACT + 0.5) / _PER_DOUBLING))
@@ -96,7 +95,7 @@ def _slots(sizes: Int64s) -> Int64s:
 
 @dataclass(slots=True)
 class CodecCounts:
-    """What batches of one codec hold. `decoded_bytes`: of keys, values and headers."""
+    """Counts of the batches of one codec. `decoded_bytes`: of keys, values and headers."""
 
     batches: int = 0
     messages: int = 0
@@ -137,7 +136,8 @@ class Damage(NamedTuple):
 
 
 class Statistics:
-    """What `add` has counted. Memory is bounded. `distinct`: count different keys too. `width_ms`: as HistogramCounter.
+    """The counts of all logs that `add` has read. Memory is bounded. `distinct`: count different keys too. `width_ms`:
+    see HistogramCounter.
 
     Messages of aborted transactions count, control records do not; bytes in the log are those of all batches.
     """
@@ -152,24 +152,24 @@ class Statistics:
         self.codecs: dict[int, CodecCounts] = {}
         self.topics: dict[str, CodecCounts] = {}
         self.producers: dict[int, int] = {}
-        self.other_producers = 0  # messages of producers of which too few are known
+        self.other_producers = 0  # messages of producers that are not listed, because they have too few
         self.headers_by_name: dict[bytes, HeaderCounts] = {}
         self.largest: list[LargeMessage] = []
         self.damages: list[Damage] = []
         self.over_time = HistogramCounter(width_ms)
         self._hashes = np.empty(0, np.uint32) if distinct else None
         self._pending: list[NDArray[np.uint32]] = []  # hashes that are not merged yet
-        self._waiting = 0  # how many these are
+        self._waiting = 0  # the number of pending hashes
         self._decoder = Decoder()
 
     def add(self, snapshot: LogSnapshot, on_bytes: Callable[[int], None] | None = None) -> Iterator[RecordBlock]:
-        """Count a log: the blocks of its messages, each when it has been counted and valid until the next. Damage is
-        noted and passed over. `on_bytes` is called with the number of file bytes of each step."""
+        """Count a log: yield the blocks of its messages, each after it was counted and valid until the next. Damage is
+        noted and skipped. `on_bytes` is called with the number of file bytes of each step."""
         for segment in snapshot.segments:
             yield from self._add_segment(snapshot, segment, on_bytes)
 
     def distinct_keys(self) -> int | None:
-        """An estimate of the number of different keys; None where they were not counted."""
+        """An estimate of the number of different keys; None if they were not counted."""
         if self._hashes is None:
             return None
         hashes = self._merge_hashes(self._hashes)
@@ -219,7 +219,7 @@ class Statistics:
             self.damages.append(Damage(tp, size_bytes, error))
 
     def _add_batches(self, topic: str, table: BatchTable) -> None:
-        """Count what the headers of batches say."""
+        """Count batches by their headers."""
         codec, size = table.codec, table.size
         self.over_time.add_bytes(np.ascontiguousarray(table.max_timestamp), size)
         for number in _distinct(codec):
@@ -313,7 +313,7 @@ class Statistics:
                 heappushpop(self.largest, message)
 
     def _add_headers(self, block: RecordBlock) -> Int64s | None:
-        """Count the headers; the bytes of their names and values in each message, None where there are none."""
+        """Count the headers; return the bytes of their names and values in each message, None if there are none."""
         counts = np.maximum(block.headers_count, 0)
         if not counts.any():
             return None

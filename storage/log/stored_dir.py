@@ -1,9 +1,9 @@
 """A backup in an object store as a log directory that is only read.
 
-What the manifest says is laid out as the small files of a log directory (checkpoints, ids, configurations, leader
-epochs) in the user's cache directory; the logs are read in the store (`stored_log`). So whatever reads a log directory
-reads a backup. The backup is the one whose manifest was read when it was opened, although the store may have a newer
-one by now. A directory is kept for as long as a process uses it, and removed by a later opening.
+The manifest is laid out as the small files of a log directory (checkpoints, ids, configurations, leader epochs) in the
+user's cache directory; the logs are read in the store (`stored_log`). So every reader of log directories can read a
+backup. It stays the backup whose manifest was read at the opening, even if the store has a newer one by now. A
+directory is kept for as long as a process uses it, and removed by a later opening.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _CLEAN: Final = b'{"version":0,"brokerEpoch":-1}'
 
 _lock: Final = Lock()
 _opened: Final[dict[Path, Backup]] = {}  # guarded by the lock
-_used: Final[dict[tuple[int, Path], int]] = {}  # descriptors of the directories that a process uses, locked
+_used: Final[dict[tuple[int, Path], int]] = {}  # locked descriptors of the directories that a process uses
 
 
 class StoredDir(PosixPath):
@@ -53,8 +53,8 @@ class StoredDir(PosixPath):
 
 
 def read_manifest(place: Place) -> Manifest | None:
-    """The manifest of the last finished backup in a place; None where there is none. TierUnavailable;
-    CorruptCheckpoint where it is not one that a mirror writes there."""
+    """The manifest of the last finished backup in a place; None if there is none. TierUnavailable; CorruptCheckpoint
+    for a manifest that no mirror writes there."""
     if (data := _manifest_in(place)) is None:
         return None
     return _checked(data, place)
@@ -62,8 +62,8 @@ def read_manifest(place: Place) -> Manifest | None:
 
 def open_stored(url: str, *, anew: bool = False) -> StoredDir:
     """The log directory for the last finished backup at a URL. `anew`: this process reads all objects in the store, and
-    keeps none in the cache directory. TierUnavailable, also where there is no backup; CorruptCheckpoint,
-    UnsupportedFormat; OSError where the cache directory cannot be written."""
+    keeps none in the cache directory. TierUnavailable, also if there is no backup; CorruptCheckpoint,
+    UnsupportedFormat; OSError if the cache directory cannot be written."""
     place = open_place(url)
     data = _manifest_in(place)
     if data is None:
@@ -94,7 +94,7 @@ def open_stored(url: str, *, anew: bool = False) -> StoredDir:
 
 
 def keep(path: Path) -> None:
-    """Keeps a directory of `open_stored` for as long as this process lives."""
+    """Keep a directory of `open_stored` for as long as this process lives."""
     if (os.getpid(), path) not in _used:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(fd, fcntl.LOCK_SH)
@@ -137,7 +137,7 @@ def _manifest_in(place: Place) -> bytes | None:
 
 
 def _checked(data: bytes, place: Place) -> Manifest:
-    """The manifest, whose names lead nowhere else and whose sizes fit together."""
+    """The parsed manifest, after checks that its names stay within the backup and its sizes fit together."""
     name = place.object_name(STORED_MANIFEST)
     read = manifest.parse(data, name)
     try:
@@ -154,7 +154,10 @@ def _checked(data: bytes, place: Place) -> Manifest:
             if tp.topic not in read.topics or not 0 <= tp.partition < names.MAX_PARTITIONS:
                 raise ValueError(f"{tp} is a partition of no topic")
             _check_partition(tp, listed)
-        allowed = {*_OF_THE_DIRECTORY, *(f"{tp.dir_name}/{one}" for tp in read.partitions for one in _OF_A_PARTITION)}
+        allowed = {
+            *_OF_THE_DIRECTORY,
+            *(f"{tp.dir_name}/{file_name}" for tp in read.partitions for file_name in _OF_A_PARTITION),
+        }
         directories = {tp.dir_name for tp in read.partitions}
         for path, file in read.files.items():
             directory, _, last = path.rpartition("/")
@@ -174,11 +177,16 @@ def _checked(data: bytes, place: Place) -> Manifest:
 
 def _check_partition(tp: TopicPartition, listed: ManifestPartition) -> None:
     bases = [segment.base_offset for segment in listed.segments]
-    offsets = [listed.log_start_offset, *bases, *(one.first_offset for one in listed.ranges), listed.log_end_offset]
+    offsets = [
+        listed.log_start_offset,
+        *bases,
+        *(batch_range.first_offset for batch_range in listed.ranges),
+        listed.log_end_offset,
+    ]
     if not all(0 <= offset <= MAX_OFFSET for offset in offsets) or bases != sorted(set(bases)):
         raise ValueError(f"offsets of {tp} do not ascend")
-    for one in listed.ranges:
-        _check_digest(str(tp), one.size_bytes - 1, one.sha256)
+    for batch_range in listed.ranges:
+        _check_digest(str(tp), batch_range.size_bytes - 1, batch_range.sha256)
     ranges_of_segments(listed)
 
 
@@ -188,7 +196,7 @@ def _check_digest(what: str, size: int, sha256: str) -> None:
 
 
 def _lay_out(root: Path, read: Manifest) -> None:
-    """Writes the small files of the log directory."""
+    """Write the small files of the log directory."""
     starts = {tp: listed.log_start_offset for tp, listed in read.partitions.items()}
     ends = {tp: listed.log_end_offset for tp, listed in read.partitions.items()}
     for name, offsets in (

@@ -1,7 +1,7 @@
-"""A partition's log in a backup in an object store, as its manifest lists it.
+"""A partition's log in a backup in an object store, from its manifest.
 
-The log is as it was when the mirror ended: nothing is listed, and nothing is looked at again. To readers its segments
-are files that never change.
+The log stays in its state at the end of the mirror: nothing is listed, and nothing is looked at again. To readers its
+segments are files that never change.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Backup:
     cache: RemoteBlockCache
 
     def file(self, path: str) -> RemoteFile | None:
-        """A file that the manifest lists, other than a .log; None where it lists none."""
+        """A file in the manifest, other than a .log; None if the manifest lacks it."""
         listed = self.manifest.files.get(path)
         if listed is None:
             return None
@@ -52,8 +52,11 @@ class Backup:
         return self._opened(file_key(path, listed), listed.size_bytes, listed.sha256)
 
     def log_file(self, tp: TopicPartition, base_offset: int, ranges: tuple[BatchRange, ...]) -> RemoteFile:
-        """The .log of a segment that has these ranges."""
-        parts = [self._opened(range_key(tp, one), one.size_bytes, one.sha256) for one in ranges]
+        """The .log of a segment that consists of these ranges."""
+        parts = [
+            self._opened(range_key(tp, batch_range), batch_range.size_bytes, batch_range.sha256)
+            for batch_range in ranges
+        ]
         name = self.place.object_name(f"{tp.dir_name}/{segment_file(base_offset, FileKind.LOG)}")
         return parts[0] if len(parts) == 1 else JoinedFile(name, parts)
 
@@ -62,8 +65,8 @@ class Backup:
 
 
 def ranges_of_segments(listed: ManifestPartition) -> list[tuple[BatchRange, ...]]:
-    """The ranges of each segment. ValueError where they do not have the bytes of the segments."""
-    left, found = iter(listed.ranges), []
+    """The ranges of each segment. ValueError if their sizes do not add up to those of the segments."""
+    left, by_segment = iter(listed.ranges), []
     for segment in listed.segments:
         own: list[BatchRange] = []
         missing = segment.size_bytes
@@ -72,22 +75,25 @@ def ranges_of_segments(listed: ManifestPartition) -> list[tuple[BatchRange, ...]
             missing -= more.size_bytes
         if missing:
             raise ValueError(f"the ranges of segment {segment.base_offset} do not have {segment.size_bytes} bytes")
-        found.append(tuple(own))
+        by_segment.append(tuple(own))
     if any(islice(left, 1)):
         raise ValueError("ranges are in no segment")
-    return found
+    return by_segment
 
 
 def _times(base_offset: int, ranges: tuple[BatchRange, ...]) -> tuple[tuple[int, int, int], ...]:
-    """`RemoteSpan.times` of a segment, unless a range has none."""
-    starts = (base_offset, *(one.last_offset + 1 for one in ranges))
-    timed = [(start, one.min_timestamp, one.max_timestamp) for start, one in zip(starts, ranges, strict=False)]
+    """`RemoteSpan.times` of a segment; empty if a range has no times."""
+    starts = (base_offset, *(batch_range.last_offset + 1 for batch_range in ranges))
+    timed = [
+        (start, batch_range.min_timestamp, batch_range.max_timestamp)
+        for start, batch_range in zip(starts, ranges, strict=False)
+    ]
     known = [(start, first, last) for start, first, last in timed if first is not None and last is not None]
     return tuple(known) if len(known) == len(ranges) else ()
 
 
 class StoredLog:
-    """A `Log` of a backup. `path`: its directory among the small files of the backup. Thread-safe."""
+    """A log in a backup. `path`: its directory among the small files of the backup. Thread-safe."""
 
     def __init__(self, tp: TopicPartition, path: Path, backup: Backup) -> None:
         # Constant after construction.

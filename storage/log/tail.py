@@ -1,16 +1,15 @@
 """Where the messages of a log's last segment end.
 
 A log may be appended to while it is read, may have been cut off by a crash, and may be preallocated with zeros. So its
-end is measured: from a batch that is known to be good, whole batches with right CRCs are counted, up to the first that
-is not. What follows is the tail: torn, garbage, zeros, or still being written. It is measured again whenever the file
-changes. Damage before the point where measuring began is reported by readers.
+end is measured: from a batch that is known to be good, whole batches with right CRCs are counted, up to the first
+that is not. The bytes after them are the tail: torn, garbage, zeros, or still being written. The end is measured again
+whenever the file changes. Readers report damage before the point where measuring began.
 
 A batch with a right CRC was written, and a broker serves it, whatever its offset: far above the segment's base, where
 no index entry reaches, or below the offsets before it, where readers fail.
 
-Bad bytes are damage and not the tail if a valid batch follows them, because a log is only ever written at its end; or
-if they are below the recovery point, because then they were whole and synced once. Such bytes count, and readers fail
-there.
+Bad bytes are damage, and not the tail, if a valid batch follows them, because a log is only ever written at its end; or
+if they are below the recovery point, because they were once whole and synced. Such bytes count, and readers fail there.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Tail(NamedTuple):
 
     @property
     def epoch(self) -> int:
-        """The leader epoch of that batch; -1 where there is none, as before format v2."""
+        """The leader epoch of that batch; -1 if there is none, as before format v2."""
         header = self.last_header
         return int.from_bytes(header[12:16], "big", signed=True) if header[16:17] == b"\x02" else -1
 
@@ -72,7 +71,7 @@ def extend(segment: Segment, known: Tail, size: int, recovery_point: int = 0) ->
 
 
 def still_holds(segment: Segment, tail: Tail) -> bool:
-    """False when the last known batch is not where it was: the file was truncated, and perhaps written to since."""
+    """False if the last known batch has changed: the file was truncated, and perhaps written to since."""
     if tail.last_position < 0:
         return True
     header = segment.log.read(tail.last_position, len(tail.last_header))
@@ -93,7 +92,7 @@ def _behind(window: CheckedWindow, rows: int, tail: Tail) -> Tail:
 def _behind_bad_batch(
     segment: Segment, window: CheckedWindow, tail: Tail, size: int, recovery_point: int
 ) -> Tail | None:
-    """The tail after the batch whose CRC is wrong, if it is damage; None if the tail begins there."""
+    """The tail after the batch whose CRC is wrong, if that batch is damage; None if the tail begins there."""
     behind = _behind(window, window.rows + 1, tail)
     if behind.end < size and segment.batch_at(behind.end, size) is not None:
         return tail._replace(end=behind.end)
@@ -104,7 +103,8 @@ def _behind_bad_batch(
 
 
 def _at_intact_batch(segment: Segment, tail: Tail, size: int) -> Tail | None:
-    """The tail at the next intact batch after bytes that are not one; None if there is none: then they are the tail."""
+    """The tail at the next intact batch after bytes that are not a batch; None if there is none, so that they are the
+    tail."""
     end = min(size, tail.end + _SEARCHED_BYTES)
     try:
         position = intact_batch(segment, tail.end + 1, end, tail.next_offset, budget=Budget(end - tail.end))

@@ -1,7 +1,7 @@
 """A segment's .log whose bytes are in a tier.
 
-A remote segment need not begin and end where the log needs it (`remote_metadata.slices_of`): the file is a span of the
-remote .log. To readers it is a file that never changes.
+A remote segment may begin before and end after the part that the log needs (`remote_lineage.slices_of`): the file is a
+span of the remote .log. To readers it is a file that never changes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from storage.types import TimestampOffset
 if TYPE_CHECKING:
     from storage.tier.remote_segments import RemoteSegment
 
-REQUESTS_AT_ONCE: Final = 16  # of a tier, by whoever needs several
+REQUESTS_AT_ONCE: Final = 16  # to a tier, by a caller that needs several
 
 
 class RemoteSpan(NamedTuple):
     """Bytes from `start` to `end` (excluded) of a remote segment's .log; all of it if `is_whole`. Its first batch
-    begins at `base_offset`, or behind it; `end_offset` (excluded) is where the next segment begins. `remote`: None
-    where nothing is there, for the `reason`. `where`: what kind of place that is, for people. `greatest`: the greatest
-    timestamp and the last offset of the first batch that has it, where that is known without a look. `times`: offsets,
-    ascending, and the least and greatest timestamp of the messages from there to the next of them, likewise."""
+    begins at or after `base_offset`; `end_offset` (excluded) is where the next segment begins. `remote`: None if its
+    objects are missing, for the `reason`. `where`: the kind of its place, for people. `greatest`: the greatest
+    timestamp and the last offset of the first batch that has it, if that is known without reading. `times`: offsets,
+    ascending, each with the least and greatest timestamp of the messages from it to the next offset, if known without
+    reading."""
 
     base_offset: int
     end_offset: int
@@ -43,7 +44,7 @@ class RemoteSpan(NamedTuple):
 
 
 def unavailable(first_offset: int, end_offset: int, reason: object, path: Path | None, where: str) -> TierUnavailable:
-    """The error for messages up to `end_offset` (excluded) that a tier or a backup (`where`) does not give."""
+    """The error for messages up to `end_offset` (excluded) that a tier or a backup (`where`) cannot deliver."""
     what = f"messages {first_offset} to {end_offset - 1} are in {where} and cannot be read"
     return TierUnavailable(what, path=path, offset=first_offset, found=reason)
 
@@ -54,7 +55,7 @@ class TieredFile(LogFile):
     __slots__ = ("_failures", "_look_later", "span")
 
     def __init__(self, path: Path, span: RemoteSpan, look_later: Callable[[], object] = lambda: None) -> None:
-        """`path`: what errors name. `look_later`: has the log look at the tier again at its next use."""
+        """`path`: for errors. `look_later`: makes the log look at the tier again at its next use."""
         from hashlib import blake2b
 
         number = int.from_bytes(blake2b(f"{path} {span}".encode("utf-8", "surrogateescape"), digest_size=7).digest())
@@ -65,7 +66,7 @@ class TieredFile(LogFile):
 
     @property
     def content_key(self) -> str | None:
-        """`RemoteFile.content_key` of all its bytes."""
+        """`RemoteFile.content_key` for all bytes of the file."""
         try:
             log = None if self.span.remote is None else self.span.remote.part(FileKind.LOG)
         except StorageError:
@@ -75,7 +76,7 @@ class TieredFile(LogFile):
         return repr((log.content_key, self.span.start, self.span.end))
 
     def part(self, kind: FileKind) -> bytes | None:
-        """The content of the segment's index of a kind, as for a file of these bytes; None if it cannot be read."""
+        """The segment's index of a kind, adapted to the bytes of this file; None if it cannot be read."""
         remote = self.span.remote
         try:
             if remote is None or (kind is not FileKind.OFFSET_INDEX and not self.span.is_whole):
@@ -87,14 +88,16 @@ class TieredFile(LogFile):
             return None
 
     def _shifted(self, data: bytes, base_offset: int) -> bytes:
-        """The entries of an .index, of a segment with this base offset, that are in the span."""
+        """The entries within the span of an .index of a segment with this base offset."""
         index, span = offset_index.parse(data, base_offset, self.span.end), self.span
         entries = [
             (offset, position - span.start)
             for offset, position in zip(index.offsets.tolist(), index.positions.tolist(), strict=True)
             if position > span.start and span.base_offset < offset < span.end_offset
         ]
-        return offset_index.encode([one for one, _ in entries], [position for _, position in entries], span.base_offset)
+        return offset_index.encode(
+            [entry for entry, _ in entries], [position for _, position in entries], span.base_offset
+        )
 
     def read(self, position: int, size: int, into: bytearray | memoryview | None = None) -> memoryview:
         """`LogFile.read`. TierUnavailable, naming the offsets, if the tier does not give the bytes."""
@@ -138,6 +141,7 @@ class TieredFile(LogFile):
         return [bytes(self.read(position, size)) for position in positions]
 
     def stat(self) -> os.stat_result:
-        """A status of its size. The ctime changes when a read fails: what was found of it then is found again."""
+        """A status with the file's size. The ctime changes when a read fails, so that readers examine the file
+        again."""
         times = {"st_mtime_ns": 0, "st_atime_ns": 0, "st_ctime_ns": self._failures}
         return os.stat_result((0o100444, self.identity.inode, 0, 1, 0, 0, self._size, 0, 0, 0), times)

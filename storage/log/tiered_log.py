@@ -1,14 +1,14 @@
-"""A log of which older segments are in a tier, and newer ones in its directory, as one.
+"""A log whose older segments are in a tier, and whose newer segments are in its directory, as one log.
 
-Remote segments are ordinary Segments of the snapshot, in front of the local ones, so readers need not know of them.
-Where local retention removes a segment, the next snapshot has a remote Segment for its offsets: readers see this as
-they see compaction, another file for the same offsets. Offsets that no segment in the tier has are a Segment whose
-bytes cannot be read: readers show the messages before and after it, and fail there.
+Remote segments are ordinary Segments of the snapshot, before the local ones, so readers need not know of them. When
+local retention removes a segment, the next snapshot has a remote Segment for its offsets: readers see this like
+compaction, as another file for the same offsets. Offsets that no segment in the tier has are a Segment whose bytes
+cannot be read: readers show the messages before and after it, and fail there.
 
-    which segments are here, where the log begins and ends      the log that is wrapped, at each look
-    which are in the tier, and which of those count             when the first one here, the log start or the leader
-                                                                epochs have changed, a read has failed or something is
-                                                                missing
+    local segments, where the log begins and ends           from the local log, at each look
+    remote segments, and which of them count                when the first local segment, the log start or the leader
+                                                            epochs have changed, a read has failed or something is
+                                                            missing
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _AGAIN_S: Final = 5.0  # after something was missing
 class RemotePart:
     """Where a log's remote segments are looked up, each time they are needed.
 
-    `segments`: those in the tier (TierUnavailable), listed anew if it is called with True; `known`: what the broker's
-    metadata say of them, None without any. `start`: where the log begins, None if that is told nowhere.
+    `segments`: those in the tier (TierUnavailable), listed anew if it is called with True; `known`: those in the
+    broker's metadata, None without metadata. `start`: where the log begins, None if that is unknown.
     """
 
     segments: Callable[[bool], Sequence[RemoteSegment]]
@@ -55,37 +55,37 @@ class RemotePart:
 
 
 class TieredLog:
-    """A `ReadableLog` with the remote part of another one, whose directory it reads too. Thread-safe."""
+    """A `ReadableLog` that adds remote segments to a local log. Thread-safe."""
 
-    def __init__(self, here: ReadableLog, remote: RemotePart, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, local: ReadableLog, remote: RemotePart, monotonic: Callable[[], float] = time.monotonic) -> None:
         # Constant after construction.
-        self.here = here
-        self.tp: TopicPartition = here.tp
-        self.path: Path = here.path
+        self.local = local
+        self.tp: TopicPartition = local.tp
+        self.path: Path = local.path
         self._remote = remote
         self._monotonic = monotonic
-        # Has its own locking.
-        self._transactions = Transactions(here.path)
-        # Replaced as a whole, under the lock: the snapshot of `here`, and what it became. Read without it.
+        # Locks itself.
+        self._transactions = Transactions(local.path)
+        # Replaced as a whole, under the lock, and read without it: the local snapshot, and the snapshot made from it.
         self._held: tuple[LogSnapshot, LogSnapshot] | None = None
-        self._look_at: float | None = None  # when the tier is looked at again
+        self._look_at: float | None = None  # when to look at the tier again
         # Guarded by the lock.
         self._lock = Lock()
         self._front: tuple[Segment, ...] = ()  # the remote segments
-        # From which offset to which, in which generation and lineage.
+        # The offsets of `_front`, with the generation and lineage for which it was looked up.
         self._found: tuple[int, int, int, LeaderEpochs] | None = None
-        # Of segments whose layout does not tell, by name. Threads that whoever has the lock waits for set items.
+        # By name, the ends of segments whose layout lacks them. The lock's owner waits for the threads that set items.
         self._ends: dict[str, int] = {}
 
     def snapshot(self) -> LogSnapshot:
-        here, held = self.here.snapshot(), self._held
-        if held is not None and held[0] is here and not self._is_due():
+        local, held = self.local.snapshot(), self._held
+        if held is not None and held[0] is local and not self._is_due():
             return held[1]
         with self._lock:
-            here, held = self.here.snapshot(), self._held
-            if held is None or held[0] is not here or self._is_due():
-                snapshot = self._build_locked(here, None if held is None else held[1])
-                self._held = here, snapshot
+            local, held = self.local.snapshot(), self._held
+            if held is None or held[0] is not local or self._is_due():
+                snapshot = self._build_locked(local, None if held is None else held[1])
+                self._held = local, snapshot
                 return snapshot
             return held[1]
 
@@ -96,35 +96,35 @@ class TieredLog:
         if self._look_at is None:
             self._look_at = self._monotonic() + _AGAIN_S
 
-    def _build_locked(self, here: LogSnapshot, before: LogSnapshot | None) -> LogSnapshot:
-        """The snapshot for one of the log that is here; `before`, the last one, where they are equal."""
-        start, first = self._range(here)
+    def _build_locked(self, local: LogSnapshot, before: LogSnapshot | None) -> LogSnapshot:
+        """The snapshot for a local snapshot; `before`, the last one, if they are equal."""
+        start, first = self._range(local)
         if start >= first:
             self._front, self._found = (), None
-        elif self._found != (start, first, here.generation, here.epochs) or self._is_due():
+        elif self._found != (start, first, local.generation, local.epochs) or self._is_due():
             self._look_at = None
-            self._front = self._find_locked(start, first, here.epochs)
-            self._found = start, first, here.generation, here.epochs
+            self._front = self._find_locked(start, first, local.epochs)
+            self._found = start, first, local.generation, local.epochs
         front = self._front
         if front:
             start = max(start, front[0].base_offset)
-        segments = (*front, *here.segments)
+        segments = (*front, *local.segments)
         if before is not None and before.segments == segments:
             segments = before.segments
         snapshot = replace(
-            here, segments=segments, log_start_offset=min(start, first) if front else here.log_start_offset,
+            local, segments=segments, log_start_offset=min(start, first) if front else local.log_start_offset,
             remote_offsets=None, transactions=self._transactions,
         )  # fmt: skip
         return before if before == snapshot and before.epochs == snapshot.epochs else snapshot
 
-    def _range(self, here: LogSnapshot) -> tuple[int, int]:
-        """The offsets that only the tier can have: the first, and the first of those here."""
-        if not here.segments:
-            return here.log_start_offset, here.log_start_offset
-        first = here.segments[0].base_offset
-        if here.remote_offsets is not None:
-            return here.remote_offsets.start, first
-        if self._remote.start() is None and not here.epochs.entries:
+    def _range(self, local: LogSnapshot) -> tuple[int, int]:
+        """The offsets that only the tier can have: the first, and the first local offset after them."""
+        if not local.segments:
+            return local.log_start_offset, local.log_start_offset
+        first = local.segments[0].base_offset
+        if local.remote_offsets is not None:
+            return local.remote_offsets.start, first
+        if self._remote.start() is None and not local.epochs.entries:
             try:
                 bases = [remote.base_offset for remote in self._remote.segments(False) if remote.is_complete]
             except StorageError:
@@ -136,8 +136,8 @@ class TieredLog:
         """The segments for the offsets from `start` to `first` (excluded)."""
         try:
             candidates, reason = self._candidates_locked(), "no segment in the tier has them"
-            if not epochs.entries and any(one.epochs for one in candidates) and self._has_epochs_file():
-                # A broker makes this replica anew: to guess would be to show what a leader has lost, perhaps.
+            if not epochs.entries and any(candidate.epochs for candidate in candidates) and self._has_epochs_file():
+                # A broker is rebuilding this replica: a guess might show messages that a leader has lost.
                 candidates, reason = [], f"{names.LEADER_EPOCH_CHECKPOINT} does not tell yet which are the log's"
         except StorageError as error:
             candidates, reason = [], str(error)
@@ -151,7 +151,7 @@ class TieredLog:
         return tuple(front)
 
     def _has_epochs_file(self) -> bool:
-        """Whether the checkpoint of leader epochs is there and is none that is lost for good."""
+        """Whether the checkpoint of leader epochs exists and is not lost for good."""
         path = self.path / names.LEADER_EPOCH_CHECKPOINT
         try:
             leader_epochs.read(path)
@@ -162,8 +162,8 @@ class TieredLog:
     def _segment(
         self, cut: Slice, *, whole_start: bool, reason: str, known: Mapping[tuple[int, FileIdentity], Segment]
     ) -> Segment:
-        """The segment for a slice; `whole_start`: it may begin before it, as the log does. One of the `known` segments
-        that has the same bytes stays the same object."""
+        """The segment for a slice; `whole_start`: it may begin before the slice, as the log does. If one of the `known`
+        segments has the same bytes, that object is returned."""
         span = self._span(cut, whole_start=whole_start, reason=reason)
         path = self.path / segment_file(span.base_offset, FileKind.LOG)
         file = TieredFile(path, span, self._look_later)
@@ -175,24 +175,28 @@ class TieredLog:
         return segment
 
     def _span(self, cut: Slice, *, whole_start: bool, reason: str = "") -> RemoteSpan:
-        one = cut.candidate
-        if one is None or one.remote is None:
-            lost = reason if one is None else f"the tier has no segment {one.segment_id}, whose upload was finished"
-            size = one.size_bytes if one is not None and cut.end == one.end_offset else 0
+        candidate = cut.candidate
+        if candidate is None or candidate.remote is None:
+            lost = (
+                reason
+                if candidate is None
+                else f"the tier has no segment {candidate.segment_id}, whose upload was finished"
+            )
+            size = candidate.size_bytes if candidate is not None and cut.end == candidate.end_offset else 0
             return RemoteSpan(cut.start, cut.end, 0, max(size, 1), None, is_whole=False, reason=lost)
-        base = one.base_offset if whole_start else cut.start
-        if base == one.base_offset and cut.end == one.end_offset:
-            return RemoteSpan(base, cut.end, 0, one.size_bytes, one.remote)
+        base = candidate.base_offset if whole_start else cut.start
+        if base == candidate.base_offset and cut.end == candidate.end_offset:
+            return RemoteSpan(base, cut.end, 0, candidate.size_bytes, candidate.remote)
         try:
-            start = 0 if base == one.base_offset else self._position(one, base)
-            end = one.size_bytes if cut.end == one.end_offset else self._position(one, cut.end)
+            start = 0 if base == candidate.base_offset else self._position(candidate, base)
+            end = candidate.size_bytes if cut.end == candidate.end_offset else self._position(candidate, cut.end)
         except StorageError as error:
             return RemoteSpan(cut.start, cut.end, 0, 1, None, is_whole=False, reason=str(error))
-        return RemoteSpan(base, cut.end, start, max(end, start), one.remote, is_whole=False)
+        return RemoteSpan(base, cut.end, start, max(end, start), candidate.remote, is_whole=False)
 
-    def _position(self, one: Candidate, offset: int) -> int:
-        """Where the first batch begins whose last offset is at or beyond `offset`. TierUnavailable."""
-        snapshot, segment = self._alone(one)
+    def _position(self, candidate: Candidate, offset: int) -> int:
+        """The position of the first batch whose last offset is at or beyond `offset`. TierUnavailable."""
+        snapshot, segment = self._alone(candidate)
         for window in scan_batches(snapshot, segment, segment.floor(offset, segment.size), window=LOOKUP_BYTES):
             if window.damage is not None:
                 raise window.damage.error
@@ -201,60 +205,71 @@ class TieredLog:
                 return int(window.table.position[row])
         return segment.size
 
-    def _alone(self, one: Candidate) -> tuple[LogSnapshot, Segment]:
-        """A log of one remote segment."""
-        span = RemoteSpan(one.base_offset, one.end_offset, 0, one.size_bytes, one.remote)
-        file = TieredFile(self.path / segment_file(one.base_offset, FileKind.LOG), span)
-        segment = Segment(self.path, one.base_offset, file, one.size_bytes)
+    def _alone(self, candidate: Candidate) -> tuple[LogSnapshot, Segment]:
+        """A log that consists of one remote segment."""
+        span = RemoteSpan(candidate.base_offset, candidate.end_offset, 0, candidate.size_bytes, candidate.remote)
+        file = TieredFile(self.path / segment_file(candidate.base_offset, FileKind.LOG), span)
+        segment = Segment(self.path, candidate.base_offset, file, candidate.size_bytes)
         segment.sealed = True
         return LogSnapshot(
-            self.tp, (segment,), one.base_offset, one.end_offset, one.size_bytes, one.size_bytes, 0, self._transactions
+            self.tp,
+            (segment,),
+            candidate.base_offset,
+            candidate.end_offset,
+            candidate.size_bytes,
+            candidate.size_bytes,
+            0,
+            self._transactions,
         ), segment
 
     def _candidates_locked(self) -> list[Candidate]:
-        there = self._remote.segments(False)
+        listed = self._remote.segments(False)
         known = self._remote.known()  # after it: so they can only know more
         if known is None:
-            # Side by side: each waits for the tier, at least for a manifest.
+            # In parallel: each waits for the tier, at least for a manifest.
             with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
-                return [one for one in pool.map(self._unknown, there, count()) if one is not None]
-        by_id = {remote.segment_id: remote for remote in there}
-        finished = {one.segment_id for one in known.values() if one.state is RemoteState.FINISHED}
+                return [segment for segment in pool.map(self._unknown, listed, count()) if segment is not None]
+        by_id = {remote.segment_id: remote for remote in listed}
+        finished = {segment.segment_id for segment in known.values() if segment.state is RemoteState.FINISHED}
         if not finished <= by_id.keys():
             by_id = {remote.segment_id: remote for remote in self._remote.segments(True)}
         return [
             Candidate(
-                one.segment_id, one.base_offset, one.end_offset, one.size_bytes, one.epochs, one.order,
-                by_id.get(one.segment_id), deleted=one.state is not RemoteState.FINISHED,
+                segment.segment_id, segment.base_offset, segment.end_offset, segment.size_bytes, segment.epochs,
+                segment.order, by_id.get(segment.segment_id), deleted=segment.state is not RemoteState.FINISHED,
             )
-            for one in known.values()
-            if one.state is not RemoteState.STARTED
+            for segment in known.values()
+            if segment.state is not RemoteState.STARTED
         ]  # fmt: skip
 
     def _unknown(self, remote: RemoteSegment, order: int) -> Candidate | None:
-        """A segment that no metadata know, if its objects are complete; what cannot be read of it makes a gap."""
+        """A segment that the metadata do not know, if its objects are complete; its unreadable parts make a gap."""
         try:
             size, last, own = remote.log_size, remote.end_offset, remote.segment_epochs
-            epochs = None if own is None else ascending_epochs((one.epoch, one.start_offset) for one in own.entries)
+            epochs = (
+                None
+                if own is None
+                else ascending_epochs((candidate.epoch, candidate.start_offset) for candidate in own.entries)
+            )
             if not remote.is_complete or size is None or (own is not None and epochs is None):
                 return None
             end = self._ends.get(remote.name) if last is None else last + 1
-            one = Candidate(
+            candidate = Candidate(
                 remote.segment_id or remote.name, remote.base_offset, MAX_OFFSET if end is None else end, size,
                 epochs or (), order, remote,
             )  # fmt: skip
             if end is None:
-                snapshot, segment = self._alone(one)
-                found = last_offset_before(snapshot, segment, size)
-                if found is None:
+                snapshot, segment = self._alone(candidate)
+                last_offset = last_offset_before(snapshot, segment, size)
+                if last_offset is None:
                     return None
-                self._ends[remote.name] = end = found + 1
-            return replace(one, end_offset=end) if end > one.base_offset else None
+                self._ends[remote.name] = end = last_offset + 1
+            return replace(candidate, end_offset=end) if end > candidate.base_offset else None
         except StorageError:
             self._look_later()
             return None
 
 
 def is_missing(segment: Segment) -> bool:
-    """Whether messages of a tiered log's segment are neither here nor in the tier."""
+    """Whether messages of a tiered log's segment are neither in the directory nor in the tier."""
     return isinstance(segment.log, TieredFile) and segment.log.span.remote is None

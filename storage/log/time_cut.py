@@ -1,8 +1,8 @@
-"""Where a log is cut at a moment: after the last batch that has a message with a timestamp at or before it.
+"""Cutting a log at a moment: after the last batch that has a message with a timestamp at or before the moment.
 
-Whole batches are kept, and all that come before that batch: timestamps need not ascend. A message without a timestamp
-(format v0) counts as one from before any moment. Control records count by their timestamps like messages, so that a
-transaction which was committed at that moment is committed in what is left.
+Whole batches are kept, and all batches before that one: timestamps need not ascend. A message without a timestamp
+(format v0) counts as earlier than any moment. Control records count by their timestamps like messages, so that a
+transaction that was committed at that moment is committed in the rest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class TimeCut(NamedTuple):
 
 
 class _Last(NamedTuple):
-    """The last batch of a segment that belongs to what is kept: where it begins and ends, and its last offset."""
+    """The last batch of a segment that is kept: where it begins and ends, and its last offset."""
 
     position: int
     end: int
@@ -45,9 +45,9 @@ class _Last(NamedTuple):
 
 
 def cut_at(snapshot: LogSnapshot, until_ms: int) -> TimeCut:
-    """Cuts a log at the moment `until_ms` (epoch milliseconds, included).
+    """Cut a log at the moment `until_ms` (epoch milliseconds, included).
 
-    Reads the headers of the segments from the last one back to the cut, and decodes what comes after the cut.
+    Reads the headers of the segments from the last one back to the cut, and decodes the batches after the cut.
     StorageError for damage there: it may hide a message.
     """
     # Records below the log start count: whole segments are kept.
@@ -81,7 +81,7 @@ def _last_until(snapshot: LogSnapshot, segment: Segment, until_ms: int) -> _Last
         if len(rows):
             row = int(rows[-1])
             last = _Last(int(table.position[row]), int(table.end[row]), int(table.last_offset[row]))
-    # The batches after it end later; still they may have an earlier message.
+    # The later batches end after the moment, but may still have an earlier message.
     for block in read_blocks(snapshot, segment, 0 if last is None else last.end, control=True):
         block.check()
         rows = np.flatnonzero(block.timestamp <= until_ms)

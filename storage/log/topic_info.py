@@ -1,7 +1,7 @@
-"""What is known of a topic apart from its data: its id, its partition count, its configuration and where that is from.
+"""A topic apart from its data: its id, its partition count, its configuration and the source of that.
 
-A broker's directory has it in `__cluster_metadata-0`; settings made here (`topic.properties`) override that. Any other
-directory has `topic.properties` alone, and a topic consists of the partitions that are there.
+A broker's directory has them in `__cluster_metadata-0`; settings made with kafkafs (`topic.properties`) override that.
+Any other directory has `topic.properties` alone, and a topic consists of the partitions in the directory.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _KEPT: Final = 20_000  # topics
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic, described.
+    """A topic's description.
 
-    `partition_count`: None when only the broker knows it. `config`: in force, `overrides`: set for this topic, as
-    texts. `source`: where the overrides come from, CLUSTER_METADATA or TOPIC_PROPERTIES (which wins), DEFAULTS when
-    there are none. `replicas`: of the partition with the most; 1 where there is no cluster. `problems`: what could not
-    be read or understood and was left out.
+    `partition_count`: None if only the broker knows it. `config`: in force, `overrides`: set for this topic, as texts.
+    `source`: of the overrides, CLUSTER_METADATA or TOPIC_PROPERTIES (which wins), DEFAULTS if there are none.
+    `replicas`: of the partition with the most; 1 without a cluster. `problems`: parts that could not be read or
+    understood and were left out.
     """
 
     topic: str
@@ -53,8 +53,8 @@ class TopicInfo:
 
     @property
     def is_tiered(self) -> bool | None:
-        """Whether older messages may be in tiered storage; None where the topic's configuration is not known: it is the
-        cluster's, without its metadata, or there is none."""
+        """Whether older messages may be in tiered storage; None if the topic's configuration is unknown: the cluster's
+        metadata are missing, or nothing is configured."""
         if is_tiered(self.overrides):
             return True
         return None if self.source == DEFAULTS or self.partition_count is None else False
@@ -62,7 +62,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was found of a topic, and everything it was derived from: it is stale as soon as one of these changes.
+    """A topic's description, and everything from which it was derived: it is stale as soon as one of these changes.
 
     `files`: see `_mark`, taken before the files were read. `described`: the topic in the cluster's metadata. It and the
     broker's configuration are replaced as a whole when they change, so each is compared as an object.
@@ -102,7 +102,7 @@ class TopicInfos:
         self._known: dict[str, _Known] = {}
 
     def cluster(self) -> ClusterMetadata | None:
-        """The cluster's metadata as of now; None in a directory that has none."""
+        """The cluster's present metadata; None if the directory has none."""
         return self._current()[0]
 
     def broker_config(self) -> BrokerConfig:
@@ -110,14 +110,14 @@ class TopicInfos:
         return self._current()[1]
 
     def problems(self) -> list[StorageError]:
-        """What is wrong with meta.properties and the metadata log."""
+        """The faults of meta.properties and the metadata log."""
         metadata = self.cluster()
-        found = (self._meta_problem, None if metadata is None else metadata.problem)
-        return [problem for problem in found if problem is not None]
+        known_problems = (self._meta_problem, None if metadata is None else metadata.problem)
+        return [problem for problem in known_problems if problem is not None]
 
     def of(self, topic: str, partitions: list[int]) -> TopicInfo:
-        """The topic whose `partitions` (ascending, at least one) are here; the same object as before when nothing has
-        changed."""
+        """The topic whose `partitions` (ascending, at least one) are in the directory; the same object as before if
+        nothing has changed."""
         metadata, broker = self._current()
         described = None if metadata is None else metadata.topics.get(topic)
         directory = f"{self._place}/{TopicPartition(topic, partitions[0]).dir_name}"
@@ -135,7 +135,7 @@ class TopicInfos:
             return held.info
         info = self._read(topic, partitions, described, broker)
         if len(self._known) >= _KEPT:
-            self._known.clear()  # Most are of removed topics, or a caller walks through very many.
+            self._known.clear()  # most belong to removed topics, or a caller walks through very many
         self._known[topic] = _Known(info, partitions, (id_mark, properties_mark), described, broker)
         return info
 
@@ -153,7 +153,7 @@ class TopicInfos:
         except CorruptCheckpoint as error:
             problems.append(error)
         if known is not None and own_id is not None and known.topic_id != own_id:
-            # Another topic of that name exists in the cluster now: these are the data of the old one.
+            # The cluster now has another topic of that name: these are the data of the old one.
             known = None
         overrides = {**({} if known is None else known.configs), **(own or {})}
         source = DEFAULTS if known is None else CLUSTER_METADATA
@@ -186,7 +186,7 @@ class TopicInfos:
             metadata = self._reader.refresh()
             if metadata is not self._metadata:
                 values = {} if metadata is None else metadata.broker_values(self._node_id)
-                if values != self._values:  # A broker adds to its metadata twice a second, hardly ever these.
+                if values != self._values:  # a broker adds to its metadata twice a second, but hardly ever these values
                     self._values = values
                     self._broker = self._given.with_values(values) if values else self._given
                 self._metadata = metadata
@@ -194,7 +194,7 @@ class TopicInfos:
 
 
 def _mark(path: str) -> FileMark | None:
-    """Identifies a state of a file; None where there is none, or its status cannot be read."""
+    """Identifies a state of a file; None if it is missing, or its status cannot be read."""
     try:
         return FileMark.of(os.lstat(path))
     except OSError:
