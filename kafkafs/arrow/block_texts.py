@@ -101,7 +101,7 @@ class Decoding:
 
 
 def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaLookup:
-    """What a topic's keys and values are decoded by: see `schemas_for`; Kafka's own topics need no schemas."""
+    """The schemas of a topic's keys and values (`schemas_for`); Kafka's own topics need none."""
     return Registry() if topic in KAFKAS_OWN_TOPICS else schemas_for(paths, schemas)
 
 

@@ -71,11 +71,11 @@ class ProtobufColumn:
         for row in np.flatnonzero(lengths >= 0).tolist():
             start, schema_id = int(starts[row]) + HEADER_SIZE, int(ids[row])
             first = guids[row][GUID_HEADER_SIZE:] if row in guids else bytes(plain[start : start + 2])
-            if here < 0:
+            if schema_id < 0:
                 if not self._schemas.has_file:
                     errors.setdefault(row, "it is not in the wire format")
-            elif here in self._schemas.others:
-                errors[row] = self._schemas.others[here]
+            elif schema_id in self._schemas.others:
+                errors[row] = self._schemas.others[schema_id]
             elif first[:1] != b"\0" and first[:2] != b"\2\0" and (first or row not in guids):
                 errors[row] = f"it is not of the first message type of schema {schema_id}"
         data, begins = texts.tobytes(), np.concatenate(([0], ends[:-1])).tolist()
@@ -153,17 +153,17 @@ class _ReadAs:
         return self._schemas.by_message_type(name)
 
     def of_file(self, subject: str) -> Schema | None:
-        found = self._schemas.of_file(subject)
-        self.has_file = found is not None
-        return found
+        schema = self._schemas.of_file(subject)
+        self.has_file = schema is not None
+        return schema
 
-    def _as_reader(self, found: Schema | None) -> Schema | None:
-        if found is None:
+    def _as_reader(self, schema: Schema | None) -> Schema | None:
+        if schema is None:
             return None
         kind = shortened(schema.schema_type)
         if schema.schema_type == PROTOBUF:
             try:
-                kind = protobuf.decoder(found, self._schemas).message_type(_FIRST).full_name
+                kind = protobuf.decoder(schema, self._schemas).message_type(_FIRST).full_name
             except (BadSchema, BadIndexes) as error:
                 kind = shortened(str(error))
             if kind == self._name:

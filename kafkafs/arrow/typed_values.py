@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TypedForm:
-    """What a worker needs: the values of `topic` are read as the schema `schema_id`; a negative number is that of the
-    file that a person has named (`_number`)."""
+    """The schema as which the values of `topic` are read, for a worker. A negative `schema_id` is that of the file that
+    a person has named (`_number`)."""
 
     topic: str
     schema_id: int
@@ -57,8 +57,8 @@ class TypedForm:
     def reader(self) -> Schema:
         """The schema. InvalidConfig if it is not there any longer."""
         source = schemas_for(self.paths, self.schemas)
-        found = source.by_id(self.schema_id, self.subject) if self.schema_id >= 0 else source.of_file(self.subject)
-        if found is None or (self.schema_id < 0 and _number(found) != self.schema_id):
+        schema = source.by_id(self.schema_id, self.subject) if self.schema_id >= 0 else source.of_file(self.subject)
+        if schema is None or (self.schema_id < 0 and _number(schema) != self.schema_id):
             named = f"schema {self.schema_id}" if self.schema_id >= 0 else "schema of the file"
             raise InvalidConfig(
                 f"the {named}, as which this directory's files have their values, is not here",

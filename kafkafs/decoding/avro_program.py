@@ -151,7 +151,7 @@ class Programs:
     def add_avro(self, root: AvroType, *, length_before_bytes: bool = False) -> int:
         """Adds the program for data of this type; its first instruction. `length_before_bytes`: also if the type itself
         is `bytes`, before which the clients of Confluent's registry write no length."""
-        return self.add(lambda made: made.assemble(root, length_before_bytes=length_before_bytes))
+        return self.add(lambda program: program.assemble(root, length_before_bytes=length_before_bytes))
 
     def add_json(self) -> int:
         """Add the program for JSON texts; return its first instruction."""

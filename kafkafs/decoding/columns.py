@@ -94,32 +94,32 @@ class ColumnDecoder:
             room.stack, room.scratch,
         )  # fmt: skip
         texts, data = results[:2], memoryview(buffer).cast("B")
-        for found in np.flatnonzero(results[2, :rows]).tolist():
-            fault, at, instruction = results[2:, found].tolist()
+        for failed in np.flatnonzero(results[2, :rows]).tolist():
+            fault, at, instruction = results[2:, failed].tolist()
             if fault == DatumFault.OUTSIDE:
-                raise ValueError(f"record {found} of the block points outside its buffer")
-            name, at = plans[int(numbers[found])].name, at - int(columns[0, found]) + int(headers[found])
-            errors[found] = self._fault(name, fault, at, instruction)
+                raise ValueError(f"record {failed} of the block points outside its buffer")
+            name, at = plans[int(numbers[failed])].name, at - int(columns[0, failed]) + int(headers[failed])
+            errors[failed] = self._fault(name, fault, at, instruction)
         if others:
             rows, position = _of_protobuf(buffer, columns, numbers, plans, guids, room, position, texts, rows)
             left = (numbers[:rows] != _NO_SCHEMA) & (columns[2, :rows] < 0) & (texts[1, :rows] < 0)
-            for found in np.flatnonzero(left).tolist():
-                start, length = columns[:2, found].tolist()
-                text = _row(plans[int(numbers[found])], data[start : start + length], guids.get(found))
+            for row in np.flatnonzero(left).tolist():
+                start, length = columns[:2, row].tolist()
+                text = _row(plans[int(numbers[row])], data[start : start + length], guids.get(row))
                 if isinstance(text, str):
-                    errors[failed] = text
+                    errors[row] = text
                     continue
                 end = room.append(position, text)
                 if end < 0:
-                    rows = failed
+                    rows = row
                     break
-                texts[:, failed] = position, end - position
+                texts[:, row] = position, end - position
                 position = end
             if _OF_FILE in plans and plans[_OF_FILE].rows is not None:
                 empty = (numbers[:rows] == _OF_FILE) & (texts[1, :rows] == 2) & (columns[1, :rows] > 0)
-                for found in np.flatnonzero(empty).tolist():
-                    texts[:, found] = -1
-                    errors[found] = f"{plans[_OF_FILE].name} does not fit the data: they have none of its fields"
+                for row in np.flatnonzero(empty).tolist():
+                    texts[:, row] = -1
+                    errors[row] = f"{plans[_OF_FILE].name} does not fit the data: they have none of its fields"
         errors = {row: error for row, error in errors.items() if row < rows}
         in_order = rows > 0 and int(texts[1, :rows].min()) >= 0
         if in_order and others:

@@ -51,22 +51,22 @@ def _find_type(file: Any, indexes: Indexes) -> Any:
     with them."""
     for with_entries in (False, True):
         types = list(file.message_types_by_name.values())
-        found = None
+        message_type = None
         for index in indexes:
             if not 0 <= index < len(types):
                 break
-            found = types[index]
+            message_type = types[index]
             types = [
-                nested for nested in found.nested_types if with_entries or not nested.GetOptions().map_entry
-            ]  # fmt: skip
+                nested for nested in message_type.nested_types if with_entries or not nested.GetOptions().map_entry
+            ]
         else:
-            return found
+            return message_type
     raise BadIndexes(f"there is no message type {list(indexes)} in the schema")
 
 
 def _find_sorted(file: Any, indexes: Indexes) -> Any:
     """Glue's MessageIndexFinder; its order of names is Java's, by UTF-16 units, and names are ASCII."""
-    types = sorted(_all_types(file), key=lambda found: str(found.full_name))
+    types = sorted(_all_types(file), key=lambda message_type: str(message_type.full_name))
     if not 0 <= indexes[0] < len(types):
         raise BadIndexes(f"there is no message type {indexes[0]} in the schema")
     return types[indexes[0]]
@@ -74,8 +74,8 @@ def _find_sorted(file: Any, indexes: Indexes) -> Any:
 
 def _all_types(file: Any) -> list[Any]:
     types = list(file.message_types_by_name.values())
-    for found in types:  # which grows
-        types += found.nested_types
+    for message_type in types:  # which grows
+        types += message_type.nested_types
     return types
 
 
@@ -84,7 +84,7 @@ def named_type(name: str) -> TypeNaming:
 
     def find(file: Any, _: Indexes) -> Any:
         types = _all_types(file) if name else list(file.message_types_by_name.values())
-        names = [str(found.full_name) for found in types]
+        names = [str(message_type.full_name) for message_type in types]
         for full in (name, f"{file.package}.{name}"):
             if full in names:
                 return types[names.index(full)]

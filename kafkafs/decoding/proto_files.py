@@ -163,8 +163,8 @@ class _Kept:
         from google.protobuf import descriptor_pb2, descriptor_pool
 
         is_set = texts[0][0] == _SET
-        compiled = a2b_base64(texts[0][1]) if is_set else _with_options(texts)
-        files = descriptor_pb2.FileDescriptorSet.FromString(compiled).file
+        descriptor_set = a2b_base64(texts[0][1]) if is_set else _with_options(texts)
+        files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set).file
         if not files:
             raise BadSchema("it has no files")
         descriptors = sum(_weight(file, len(file.package)) for file in files)
@@ -182,9 +182,9 @@ class _Kept:
             for file in files:
                 pool.Add(file)
             main = _file_of(files, texts[1][1]) if is_set else _MAIN
-            made = self._kept[texts] = Compiled(pool, pool.FindFileByName(main), descriptors)
-            self._alive.add(made)
-            return made
+            compiled = self._kept[texts] = Compiled(pool, pool.FindFileByName(main), descriptors)
+            self._alive.add(compiled)
+            return compiled
 
     def _in_use(self) -> int:
         return sum(compiled.descriptors for compiled in self._alive)
@@ -205,12 +205,12 @@ def _file_of(files: Sequence[Any], message: str) -> str:
 def _type_names(types: Iterable[Any], scope: str) -> set[str]:
     """The names of message types and of those within them."""
     names = set()
-    for found in types:
-        names |= {scope + found.name} | _type_names(found.nested_type, f"{scope}{found.name}.")
+    for message in types:
+        names |= {scope + message.name} | _type_names(message.nested_type, f"{scope}{message.name}.")
     return names
 
 
-def _weight(found: Any, scope: int) -> int:
+def _weight(container: Any, scope: int) -> int:
     """How many descriptors the library makes of what is in a file or type; one whose full name is long counts as
     several. `scope`: the length of the name around it."""
     total = 0

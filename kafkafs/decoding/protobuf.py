@@ -49,9 +49,7 @@ class CannotDecode(Exception):
 class ProtobufDecoder:
     """Decodes data of one schema. Threads can share it: the library's descriptors do not change."""
 
-    def __init__(
-        self, compiled: Compiled, schemas: SchemaLookup | None = None, naming: TypeNaming = CONFLUENT
-    ) -> None:
+    def __init__(self, compiled: Compiled, schemas: SchemaLookup | None = None, naming: TypeNaming = CONFLUENT) -> None:
         """`schemas`: where the types of an Any are found that the schema itself does not have. `naming`: how the data
         name their message type."""
         self._naming = naming
@@ -136,11 +134,11 @@ class ProtobufDecoder:
     def _class(self, indexes: tuple[int, ...]) -> Any:
         from google.protobuf import message_factory
 
-        found = self._classes.get(indexes)
-        if found is None:
-            found = message_factory.GetMessageClass(self.message_type(indexes))
-            self._classes[indexes] = found
-        return found
+        message_class = self._classes.get(indexes)
+        if message_class is None:
+            message_class = message_factory.GetMessageClass(self.message_type(indexes))
+            self._classes[indexes] = message_class
+        return message_class
 
 
 def decoder(schema: Schema, schemas: SchemaLookup, naming: TypeNaming = CONFLUENT) -> ProtobufDecoder:
@@ -148,12 +146,12 @@ def decoder(schema: Schema, schemas: SchemaLookup, naming: TypeNaming = CONFLUEN
     that a person has named does not have the message type."""
     if not schema.file:
         return ProtobufDecoder(compiled_files(schema, schemas), schemas, naming)
-    made = ProtobufDecoder(compiled_files(schema, schemas), schemas, named_type(schema.message))
+    of_file = ProtobufDecoder(compiled_files(schema, schemas), schemas, named_type(schema.message))
     try:
-        made.message_type(())
+        of_file.message_type(())
     except BadIndexes as error:
         raise BadSchema(str(error)) from None
-    return made
+    return of_file
 
 
 def _reason(error: Exception) -> str:

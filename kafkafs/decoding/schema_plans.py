@@ -60,13 +60,13 @@ class SchemaPlans:
 
     def plan(self, which: SchemaKey) -> SchemaPlan:
         """The plan for the data that name their schema so."""
-        found = self._plans.get(which)
-        if found is not None:
-            return found
+        plan = self._plans.get(which)
+        if plan is not None:
+            return plan
         with self._lock:
-            known = self._plans.get(which)
-            if known is not None:
-                return known
+            plan = self._plans.get(which)
+            if plan is not None:
+                return plan
             schema = None if which in self._unknown else self._schema(which)
             if schema is None:
                 if len(self._unknown) < _MOST_UNKNOWN:
@@ -74,9 +74,9 @@ class SchemaPlans:
                 named = f"with the GUID {UUID(bytes=which)}" if isinstance(which, bytes) else str(which)
                 return SchemaPlan(error=f"there is no schema {named}")
             name = schema.file or f"schema {which if isinstance(which, UUID) else schema.schema_id}"
-            made = replace(self._made(schema, which, name), schema_id=schema.schema_id, name=name)
-            self._plans[which] = made
-            return made
+            plan = replace(self._made(schema, which, name), schema_id=schema.schema_id, name=name)
+            self._plans[which] = plan
+            return plan
 
     def _schema(self, which: SchemaKey) -> Schema | None:
         if which is None:
