@@ -6,7 +6,7 @@ Each constant is public in the module that obeys it; tests of that module show t
 import re
 from inspect import signature
 
-from kafkafs.decoding import avro_program, avro_schema, framing, proto_any, proto_files, protobuf
+from kafkafs.decoding import avro_program, avro_schema, framing, glue_framing, proto_any, proto_files, protobuf
 from kafkafs.formats.format import MOST_LINE_BYTES
 from kafkafs.reading import blocks as segment_blocks
 from kafkafs.reading import index, stretches
@@ -14,7 +14,7 @@ from kafkafs.reading.block_cache import DEFAULT_CACHE_BYTES
 from kafkafs.reading.handle import LOOK_S
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
 from kafkafs.schemas import registry as schema_registry
-from kafkafs.schemas import registry_replay
+from kafkafs.schemas import registry_replay, topic_files
 from kafkafs.tree import info, services
 from kafkafs.tree.tree import TreeOptions
 from kafkafs.writing.refused_lines import RefusedLines
@@ -58,6 +58,12 @@ def expected_rows():
             "",
         ),
         ("text of a schema", mib(avro_schema.MAX_TEXT), ""),
+        (
+            "the file of a topic's schema, with what it imports",
+            f"{mib(limits.text_bytes)}, {topic_files.MOST_IMPORTS:,} files",
+            "EFBIG",
+        ),
+        ("data of a value that AWS Glue's client compressed", mib(glue_framing.MOST_INFLATED), ""),
         (
             "compiling a Protobuf schema, in its own process",
             f"{compiler}, a result of {mib(proto_files.COMPILER_OUTPUT_BYTES)}",

@@ -20,7 +20,7 @@ from kafkafs.schemas.registry_replay import DEFAULT_LIMITS
 from storage.errors import InvalidConfig
 from storage.files.opening import open_below, real_place
 
-_MOST_IMPORTS: Final = 1000
+MOST_IMPORTS: Final = 1000
 _TEXTS: Final = {".avsc": AVRO, ".proto": PROTOBUF}
 _COMPILED: Final = (".desc", ".pb", ".binpb", ".protoset", ".fds")
 
@@ -69,7 +69,7 @@ class _Reading:
         waiting, seen = [text], set[str]()
         while waiting:
             for name in imports(waiting.pop()):
-                if name in seen or len(seen) >= _MOST_IMPORTS:
+                if name in seen or len(seen) >= MOST_IMPORTS:
                     continue
                 seen.add(name)
                 try:
