@@ -74,7 +74,8 @@ def _counted(log_dir: LogDir, tp: TopicPartition, isolation: Isolation, progress
         remote = snapshot.remote_offsets
         if remote is not None:
             row["remote_offsets"] = [remote.start, remote.end - 1]
-        with working(progress, str(tp), snapshot.size_bytes):
+        most = snapshot.log_end_offset - snapshot.log_start_offset
+        with working(progress, f"{tp}: at most {most:,} messages", snapshot.size_bytes):
             row["count"] = count_messages(
                 snapshot, snapshot.log_start_offset, MAX_OFFSET, isolation, on_bytes=progress.advance
             )

@@ -12,14 +12,17 @@ import click
 
 from kafkafs.cli import echo, fail_with, say, text_of
 from kafkafs.cli.process import use_default_signals
+from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, TIER
 from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
+from storage.progress import working
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
     from storage.log.topic_info import TopicInfo
+    from storage.progress import Progress
 from kafkafs.cli.topic_changes import alter, create, delete
 
 
@@ -104,21 +107,29 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
     """
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
-    described = [_described(log_dir, topic) for topic in expand_topics(log_dir, patterns)]
+    described: list[dict[str, Any]] = []
+    for topic in expand_topics(log_dir, patterns):
+        facts = _topic(log_dir, topic)
+        if not as_json:
+            if described:
+                echo()
+            _print_head(facts)
+        # The bar has been removed before its topic's partitions are printed.
+        with progress_bar() as progress:
+            partitions = log_dir.partitions(topic)
+            facts["partitions"] = [_partition(log_dir, TopicPartition(topic, one), progress) for one in partitions]
+        if not as_json:
+            _print_partitions(facts)
+        described.append(facts)
     if as_json:
         print_json({"topics": described})
-    else:
-        for number, topic in enumerate(described):
-            if number:
-                echo()
-            _print_topic(topic)
     problems = [problem for topic in described for problem in topic["problems"]]
     problems += [part["problem"] for topic in described for part in topic["partitions"] if "problem" in part]
     fail_with(ctx, problems)
 
 
-def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
-    partitions = [_partition(log_dir, TopicPartition(topic, number)) for number in log_dir.partitions(topic)]
+def _topic(log_dir: LogDir, topic: str) -> dict[str, Any]:
+    """What is known of a topic without a look into its partitions."""
     info: TopicInfo = log_dir.topic_info(topic)
     return {
         "topic": topic,
@@ -128,17 +139,18 @@ def _described(log_dir: LogDir, topic: str) -> dict[str, Any]:
         "config": dict(sorted(info.overrides.items())),
         "config_source": info.source,
         "config_in_force": dict(sorted(info.config.texts().items())),
-        "partitions": partitions,
+        "partitions": log_dir.partitions(topic),
         "problems": [str(problem) for problem in info.problems],
     }
 
 
-def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
+def _partition(log_dir: LogDir, tp: TopicPartition, progress: Progress) -> dict[str, Any]:
     """The content of @info.json, what retention takes for the age of the oldest segment, and the gaps between segments
     (None: compaction may have made them); or the problem."""
     from kafkafs.tree.info import InfoTexts
     from storage.errors import StorageError
     from storage.log.greatest_timestamp import retention_timestamp_ms
+    from storage.log.isolation import last_stable_offset
     from storage.log.segment_gaps import is_cleaned, segment_gaps
 
     texts = InfoTexts(log_dir, Isolation.READ_UNCOMMITTED)
@@ -150,7 +162,11 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
             if not os.access(segment.log.path, os.R_OK, follow_symlinks=False):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(segment.log.path))
         oldest = retention_timestamp_ms(snapshot, snapshot.segments[0]) if snapshot.size_bytes else None
-        gaps = None if is_cleaned(log_dir, tp) else len(segment_gaps(snapshot))
+        # Without indexes and snapshots of producers the log is read twice.
+        known = f"{tp}: offsets {snapshot.log_start_offset} to {snapshot.log_end_offset}, {snapshot.size_bytes:,} bytes"
+        with working(progress, known, 2 * snapshot.size_bytes):
+            last_stable_offset(snapshot, progress.advance)
+            gaps = None if is_cleaned(log_dir, tp) else len(segment_gaps(snapshot, progress.advance))
         facts: dict[str, Any] = json.loads(texts.partition_info(log)[0])
     except (StorageError, OSError) as error:
         return {"partition": tp.partition, "problem": text_of(error)}
@@ -158,7 +174,7 @@ def _partition(log_dir: LogDir, tp: TopicPartition) -> dict[str, Any]:
     return facts | {"oldest_timestamp": oldest, "gaps": gaps}
 
 
-def _print_topic(topic: dict[str, Any]) -> None:
+def _print_head(topic: dict[str, Any]) -> None:
     local_count, count = len(topic["partitions"]), topic["partition_count"]
     partitions = f"{local_count} partitions" if local_count != 1 else "1 partition"
     if count is not None and count != local_count:
@@ -167,6 +183,9 @@ def _print_topic(topic: dict[str, Any]) -> None:
     echo(f"{topic['topic']}: {partitions}, {topic['replicas']} replica(s){topic_id}")
     if topic["config"]:
         echo(f"config ({topic['config_source']}): {' '.join(f'{k}={v}' for k, v in topic['config'].items())}")
+
+
+def _print_partitions(topic: dict[str, Any]) -> None:
     columns = ("partition", "log_start_offset", "log_end_offset", "last_stable_offset", "messages", "segments", "bytes")
     headings = (
         "PARTITION",

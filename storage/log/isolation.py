@@ -10,6 +10,7 @@ so that a marker may be lost. Compaction keeps a transaction's marker as long as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
 from threading import Lock
@@ -34,12 +35,13 @@ MARKERS_KEPT: Final = 2_000_000  # 17 bytes each
 _STABLE_KEPT: Final = 64
 
 
-def last_stable_offset(snapshot: LogSnapshot) -> int:
+def last_stable_offset(snapshot: LogSnapshot, on_bytes: Callable[[int], None] = lambda _: None) -> int:
     """The first offset of the earliest transaction that is open at the log end; the log end if none is open.
 
-    A broker also limits it by the high watermark; for kafkafs everything in the files counts as replicated.
+    A broker also limits it by the high watermark; for kafkafs all that the files have counts as replicated. Without a snapshot
+    of the producers the whole log is read: `on_bytes` is called with the number of file bytes of each step.
     """
-    return snapshot.transactions.last_stable_offset(snapshot)
+    return snapshot.transactions.last_stable_offset(snapshot, on_bytes)
 
 
 class AbortedTransactions:
@@ -123,13 +125,13 @@ class Transactions:
         self._stable: LRUCache[int, int] = LRUCache(_STABLE_KEPT)  # by log end
         self._decoder: Decoder | None = None
 
-    def last_stable_offset(self, snapshot: LogSnapshot) -> int:
+    def last_stable_offset(self, snapshot: LogSnapshot, on_bytes: Callable[[int], None] = lambda _: None) -> int:
         end = snapshot.log_end_offset
         with self._lock:
             self._enter_locked(snapshot.generation)
             known = self._stable.get(end)
             if known is None:
-                known = self._stable_end_locked(snapshot)
+                known = self._stable_end_locked(snapshot, on_bytes)
                 self._stable[end] = known
         return min(max(known, snapshot.log_start_offset), end)
 
@@ -140,11 +142,11 @@ class Transactions:
             self._generation = generation
             self._stable.clear()
 
-    def _stable_end_locked(self, snapshot: LogSnapshot) -> int:
+    def _stable_end_locked(self, snapshot: LogSnapshot, on_bytes: Callable[[int], None]) -> int:
         state = self._open
         if state is None or state.next_offset > snapshot.log_end_offset:
             state = OpenTransactions.at_best_snapshot(self._directory, snapshot)
-        state.replay(snapshot)
+        state.replay(snapshot, on_bytes)
         if self._open is None or state.next_offset >= self._open.next_offset:
             self._open = state
         return state.stable_offset

@@ -5,6 +5,7 @@ Sources: Kafka's ProducerStateManager, UnifiedLog.rebuildProducerState.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,14 +68,15 @@ class OpenTransactions:
         ids, firsts = open_rows["producer_id"].tolist(), open_rows["current_txn_first_offset"].tolist()
         return OpenTransactions(offset, dict(zip(ids, firsts, strict=True)))
 
-    def replay(self, snapshot: LogSnapshot) -> None:
-        """Advances to the snapshot's log end."""
+    def replay(self, snapshot: LogSnapshot, on_bytes: Callable[[int], None] = lambda _: None) -> None:
+        """Advances to the snapshot's log end. `on_bytes` is called with the number of file bytes of each step."""
         first = max(snapshot.segment_index(self.next_offset), 0)
         for index, segment in enumerate(snapshot.segments[first:]):
             end = snapshot.end_position(segment)
             start = segment.floor(self.next_offset, end) if index == 0 and end else 0
             for window in scan_batches(snapshot, segment, start, end):
                 self.apply(window.table)
+                on_bytes(int(window.table.size.sum()))
         self.next_offset = max(self.next_offset, snapshot.log_end_offset)
 
     def apply(self, table: BatchTable) -> None:

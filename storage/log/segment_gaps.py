@@ -4,6 +4,7 @@ messages of a segment.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from storage.errors import CorruptCheckpoint
@@ -39,14 +40,16 @@ class SegmentGap(NamedTuple):
     segment: Segment
 
 
-def segment_gaps(snapshot: LogSnapshot) -> list[SegmentGap]:
-    """The gaps between the segments of a log. Reads an index and the last batches of each. SegmentGone.
+def segment_gaps(snapshot: LogSnapshot, on_bytes: Callable[[int], None] = lambda _: None) -> list[SegmentGap]:
+    """The gaps between the segments of a log. Reads an index and the last batches of each; a segment without an index
+    is read. `on_bytes` is called with the size of each. SegmentGone.
 
     Damage is no gap: what may be hidden by it is not missing.
     """
     gaps = []
     for segment, following in zip(snapshot.segments, snapshot.segments[1:], strict=False):
         last = last_offset_before(snapshot, segment, segment.size)
+        on_bytes(segment.size)
         first = segment.base_offset if last is None else last + 1
         if last is not None and first < following.base_offset:
             gaps.append(SegmentGap(first, following.base_offset, following))

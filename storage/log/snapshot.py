@@ -6,6 +6,7 @@ A snapshot never changes. Readers take one and need no lock; when its files chan
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -37,8 +38,9 @@ class DecidingMarker(NamedTuple):
 class TransactionOutcomes(Protocol):
     """A log's transactions; implemented in `isolation`. Thread-safe."""
 
-    def last_stable_offset(self, snapshot: LogSnapshot) -> int:
-        """The offset (excluded) up to which a reader of committed messages may read."""
+    def last_stable_offset(self, snapshot: LogSnapshot, on_bytes: Callable[[int], None] = lambda _: None) -> int:
+        """The offset (excluded) up to which a reader of committed messages may read. `on_bytes` is called with the
+        number of file bytes of each step, if any are read."""
 
     def aborted_rows(
         self, snapshot: LogSnapshot, segment: Segment, table: BatchTable, rows: npt.NDArray[np.intp]
