@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def examine(
         own = [*check_lock(one), *check_checkpoints(one), *check_space(one)]
         own += check_topics(one, metadata, node_id, properties)
         for tp, directory in (*one.loaded(), *((tp, directory) for _, tp, directory in one.asides)):
-            own += check_files(directory, tp)
+            own += check_files(directory, tp, clean=one.clean)
         own += _recovery_work(one)
         try:
             if one.partitions:
@@ -157,7 +158,8 @@ def _damage(
             if isinstance(outcome, RecoveryReport):
                 reports[tp] = outcome
                 removed = list(of_recovery(outcome, one.path / tp.dir_name, known.of(tp), clean=one.clean))
-                yield from removed or _retention(log_dir, metadata, outcome)
+                yield from removed
+                yield from _retention(log_dir, metadata, outcome, are_cut=bool(removed) and not one.clean)
             else:
                 yield Prediction(
                     "unreadable", Reaction.OFFLINE, one.path / tp.dir_name, str(outcome),
@@ -175,12 +177,25 @@ def _damage(
             yield prediction
 
 
-def _retention(log_dir: LogDir, metadata: ClusterMetadata | None, report: RecoveryReport) -> Iterator[Prediction]:
-    """What retention removes of a log that recovery leaves as it is."""
+def _retention(
+    log_dir: LogDir, metadata: ClusterMetadata | None, report: RecoveryReport, *, are_cut: bool
+) -> Iterator[Prediction]:
+    """What retention removes of what recovery leaves of a log."""
     topic = None if metadata is None else metadata.topics.get(report.tp.topic)
     if topic is not None:
         config, _ = read_overrides(log_dir.broker_config().topic_defaults, topic.configs)
         snapshot = log_dir.log(report.tp).snapshot()
+        if are_cut:
+            kept = tuple(one for one in snapshot.segments if one.base_offset not in report.removed_segments)
+            last = kept[-1].size if kept and kept != snapshot.segments else snapshot.active_end
+            snapshot = replace(
+                snapshot,
+                segments=kept,
+                log_start_offset=report.log_start_offset,
+                log_end_offset=report.log_end_offset,
+                active_end=last,
+                active_size=last,
+            )
         if not may_be_tiered(snapshot, config):
             recovered = report.recovered_segments
             yield from check_retention(report.tp, snapshot, config, log_dir.clock.now_ms(), recovered)

@@ -10,12 +10,13 @@ import re
 import stat
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.directory.directory_checkpoints import PartitionOffsets
 from storage.errors import CorruptCheckpoint
-from storage.files import leader_epochs, names
+from storage.files import leader_epochs, names, producer_state
 from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.files.opening import exists, is_directory
@@ -41,11 +42,12 @@ _OLD_ATTRIBUTES, _CODEC = 17, 7  # position of a message's attributes before v2,
 _LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 
 
-def check_files(directory: Path, tp: TopicPartition) -> Iterator[Prediction]:
-    """Files on which loading fails."""
+def check_files(directory: Path, tp: TopicPartition, *, clean: bool = False) -> Iterator[Prediction]:
+    """Files on which loading fails. `clean`: the log directory was shut down cleanly."""
+    used = _newest_snapshot(directory) if clean else -1
     for path in paths_in(directory):
         mode = path.lstat().st_mode
-        if _is_read(path.name) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
+        if _is_read(path.name, used) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
             yield Prediction(
                 "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
                 "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
@@ -89,11 +91,24 @@ def _is_long(number: str) -> bool:
     return -MAX_OFFSET - 1 <= int(number) <= MAX_OFFSET
 
 
-def _is_read(name: str) -> bool:
-    """Whether a broker reads a file of this name. A directory with a segment's name is no segment to it."""
+def _is_read(name: str, snapshot: int) -> bool:
+    """Whether a broker reads or writes a file of this name. A directory with a segment's name is no segment to it, and
+    one with a snapshot's name no snapshot: it fails where it writes that file. It writes those after `snapshot`."""
     parsed = names.parse_segment_file(name)
-    of_partition = (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
-    return name in of_partition or (parsed is not None and parsed.kind is not FileKind.LOG)
+    if parsed is None:
+        return name in (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
+    if parsed.kind is FileKind.PRODUCER_SNAPSHOT:
+        return parsed.offset > snapshot
+    return parsed.kind is not FileKind.LOG
+
+
+def _newest_snapshot(directory: Path) -> int:
+    """The offset of the newest snapshot of producers that can be read; -1 without any."""
+    for offset in reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)):
+        with suppress(CorruptCheckpoint, OSError):
+            if producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)) is not None:
+                return offset
+    return -1
 
 
 def _is_checked(path: Path) -> bool:

@@ -17,7 +17,7 @@ from storage.files.small_files import read_whole
 VERSION = 0
 NO_ID = "partition metadata holds no topic id"
 CUT_OFF = "partition metadata is cut off"
-_LINE = re.compile(r"[^:]*:\s+(\S+)\s*")
+_LINE = re.compile(r"(?:(?!:\s).)*:\s+(\S+)\s*")  # split at ": ", of which a line has one
 _ID = re.compile(r"[A-Za-z0-9_-]{22}")
 _ZERO_ID = "A" * 22
 

@@ -32,7 +32,7 @@ from tests.support.builders import (
     topic_setting,
 )
 from tests.support.commands import run
-from tests.support.damaged_bytes import overwrite
+from tests.support.damaged_bytes import flip, overwrite
 from tests.support.fixtures import FIXTURES, requires_fixtures
 from tests.support.raw_batches import batch, record
 
@@ -499,6 +499,29 @@ def test_what_retention_removes_as_always_is_a_note(tmp_path):
     assert (
         run("doctor", path).stdout.splitlines()[-1] == "the broker starts, and loses nothing but what retention removes"
     )
+
+
+def test_what_retention_removes_of_a_log_that_is_cut(tmp_path):
+    """The segments before the cut go as always."""
+    batches = Partition([Batch(many(5))] * 3, segment_bytes=1, recovery_point=0)
+    path = built(tmp_path, batches, clean=False, keeps="1000")
+    flip(sorted((path / "t-0").glob("*.log"))[2], 100)
+    assert named(path, "damage") == [("t/0", Reaction.CUTS, 10)]
+    (note,) = [one for one in examine([path]).predictions if one.name == "retention"]
+    assert (note.reaction, note.what[:34]) == (Reaction.REMOVES, "2 segments up to offset 10 exceed ")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_directory_in_place_of_a_snapshot_of_producers(tmp_path, clean):
+    """A broker lists regular files, and fails where it writes one of that name: after a clean shutdown not, if a later
+    one can be read."""
+    path = built(tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1, recovery_point=0), clean=clean)
+    snapshots = sorted((path / "t-0").glob("*.snapshot"))
+    assert len(snapshots) > 1
+    for snapshot, is_read in ((snapshots[0], not clean), (snapshots[-1], True)):
+        snapshot.unlink()
+        snapshot.mkdir()
+        assert ("no-regular-file" in names_of(examine([path]))) == is_read
 
 
 @pytest.mark.parametrize("offsets", [(18,), range(20)], ids=["no index entry", "an index entry"])

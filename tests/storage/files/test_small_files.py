@@ -75,6 +75,7 @@ PARSERS = {
         ("meta.properties", b"", MetaProperties(0, None, None, None)),
         ("partition.metadata", f"version: 0\ntopic_id: {ID}\n".encode(), ID),
         ("partition.metadata", f"version: 1\r\ntopic_id:  {ID}\nmore: x".encode(), ID),
+        ("partition.metadata", f"version: 0\ntopic_id:pic_id: {ID}".encode(), ID),  # 4.3.0 loaded it
         ("properties", "a=é".encode(), {"a": "é"}),
         ("properties", "a=é".encode("latin-1"), {"a": "é"}),
         ("properties", "\ufeffa=b".encode(), {"a": "b"}),
@@ -109,6 +110,7 @@ REFUSED = {
         *(b"", b"version: 0", b"\xff", b"version: 0\ntopic_id: x", f"topic_id: {ID}".encode()),
         *(f"version: -1\ntopic_id: {ID}".encode(), f"version:0\ntopic_id: {ID}".encode()),
         f"version: 0\ntopic_id: {'A' * 22}".encode(),
+        f"version: 0\ntopic_id: pic_id: {ID}".encode(),
     ],
 }
 
