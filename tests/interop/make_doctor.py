@@ -21,16 +21,32 @@ CONFIG = {
 }
 
 
-def make_origin(place):
-    """`place` gets the directories: after a clean stop, and after kill -9."""
-    with Broker(place / "broker", CONFIG) as broker:
+TOPIC = {"retention.ms": -1, "internal.segment.bytes": 4000}
+OLD_MS = 1_000_000_000_000  # in 2001
+YEARS_MS = 20 * 365 * 24 * 3_600_000
+
+
+def make_origin(place, *, messages=60, keys=1000, old=0, settings=None, later=None):
+    """`place` gets the directories: after a clean stop, and after kill -9. Each partition gets `messages` with so many
+    keys, the first `old` of them with an old timestamp. `settings`: the topic's; `later`: those that it gets in the
+    end, which the broker does not obey before it is stopped."""
+    config = CONFIG if later is None else {**CONFIG, "log.initial.task.delay.ms": "3600000"}
+    with Broker(place / "broker", config) as broker:
         client = Client(broker.start().address)
-        client.create_topic("p", PARTITIONS, {"retention.ms": -1, "internal.segment.bytes": 4000})
+        client.create_topic("p", PARTITIONS, {**TOPIC, **(settings or {})})
         for partition in range(PARTITIONS):
-            messages = [Message(bytes(100), b"%d" % number) for number in range(60)]
-            client.produce("p", messages, partition, batch=5)
-        client.transactions("p", [(False, [Message(b"aborted")])], PARTITIONS - 1)
-        wait_for("the marker of the transaction", lambda: client.offsets("p", PARTITIONS - 1)[1] == 62)
+            batch = [
+                Message(bytes(100), b"%d" % (number % keys), timestamp=OLD_MS if number < old else None)
+                for number in range(messages)
+            ]
+            client.produce("p", batch, partition, batch=5)
+        client.transactions("p", [(False, [Message(b"aborted", b"0")])], PARTITIONS - 1)
+        wait_for("the marker of the transaction", lambda: client.offsets("p", PARTITIONS - 1)[1] == messages + 2)
+        if settings is not None:
+            cleaned = broker.log_dir / "cleaner-offset-checkpoint"
+            wait_for("the cleaner", lambda: cleaned.exists() and cleaned.read_text().count("\np ") == PARTITIONS)
+        if later is not None:
+            client.alter_topic("p", {**TOPIC, **later})
         broker.kill()
         killed = Path(shutil.copytree(broker.log_dir, place / "killed"))
         broker.start()

@@ -8,11 +8,14 @@ or one in each of several partitions, so that one start judges them all. Then do
 
 - It starts if doctor says so, and only then.
 - Of a partition without a finding consumers get every intact message that its files held, at its offset, and retention
-  removes nothing in the first seconds.
+  removes in the first seconds what a note says, and nothing else.
 - A partition that is cut ends where doctor says. One that is set aside is, and one that is created empty is empty.
 
 What a finding `does-not-notice` costs is not compared, nor whether a broker starts
-where doctor says that this is not known (`transactions-offline`). `--record` writes what the broker
+where doctor says that this is not known (`transactions-offline`). A damage that would keep the broker from starting
+hides what becomes of the others: it is taken back, or, in every third round, it is the last one. The topic of every
+second round is as it was created first; of the others it is compacted, or has messages that retention removes.
+`--record` writes what the broker
 did, for the rounds that tests/interop/test_predictions.py repeats without a broker.
 """
 
@@ -21,7 +24,6 @@ import json
 import random
 import re
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -39,18 +41,19 @@ from storage.files import checkpoints
 from storage.format.checksum import crc32c
 from tests.interop.client import Client
 from tests.interop.kafka import BROKER_VERSION, VERSION, Broker, DidNotStart
-from tests.interop.make_doctor import PARTITIONS, make_origin
+from tests.interop.make_doctor import PARTITIONS, YEARS_MS, make_origin
+from tests.interop.piles.model import HEAD, Intact, records
 from tests.interop.random_damages import ANY, CHECKPOINTS, IN_A_PARTITION, Damaged
 from tests.support.commands import run as run_command
 from tests.support.downloads import DOWNLOADS
 from tests.support.fixtures import FIXTURES, copy_log_dir
 
 TOPIC = "p"
-_HEAD = struct.Struct(">qiibIhi")  # base offset, length, leader epoch, magic, CRC, attributes, last offset delta
 _CONTROL = 0x20
 SECOND_ID = "AAAAAAAAAAAAAAAAAAAAZQ"
 # Cuts that leave less below their end.
 _WITH_OTHERS = {"log-start-beyond-end", "batch-crc", "retention-early", "file-misnamed"}
+_UP_TO = re.compile(r"segments up to offset (\d+)")
 _MANY = 12  # damaged partitions that one start judges
 
 
@@ -58,7 +61,7 @@ class Patient(Broker):
     """A broker on existing directories, which are not formatted."""
 
     def __init__(self, directory, dirs):
-        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs))})
+        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs)), "log.cleaner.enable": "false"})
 
     def _format(self):
         pass
@@ -98,12 +101,13 @@ def intact_offsets(directory):
         data = log.read_bytes() if log.is_file() else b""
         position = 0
         while position + 61 <= len(data):
-            base, length, _, magic, crc, attributes, delta = _HEAD.unpack_from(data, position)
+            base, length, epoch, magic, crc, attributes, delta, *_ = HEAD.unpack_from(data, position)
             end = position + 12 + length
             if magic != 2 or length < 49 or end > len(data):
                 break
             if crc32c(data[position + 21 : end]) == crc and not attributes & _CONTROL:
-                found.update(range(base, base + delta + 1))
+                batch = Intact(position, base, base + delta, epoch, crc, attributes, data[position:end])
+                found |= records(batch).keys()
             position = end
     return found
 
@@ -122,9 +126,10 @@ def _held(dirs, number):
     return {offset for path in places for offset in intact_offsets(path) if offset >= max(starts)}
 
 
-def damaged(origin, place, dice, taken_back=None):
+def damaged(origin, place, dice, taken_back=None, *, may_refuse=False):
     """A damaged copy of a directory: its state and path, and the names of the damages. `taken_back`: those that would
-    keep the broker from starting, and hide what becomes of the others; doctor decides where it is None."""
+    keep the broker from starting, and hide what becomes of the others; doctor decides where it is None. `may_refuse`:
+    the first one of these stays, and those after it are taken back."""
     state = dice.choice(sorted(origin))
     dirs = [copy_log_dir(origin[state], place / "logs")]
     if dice.random() < 0.3:
@@ -141,6 +146,8 @@ def damaged(origin, place, dice, taken_back=None):
             saved = shutil.copytree(logs / f"{TOPIC}-{number}", place / "saved", symlinks=True)
             name = _damage(IN_A_PARTITION, Damaged(logs, TOPIC, number, origin, dice), dice)
             is_fatal = not doctor(dirs)["starts"] if taken_back is None else row in taken_back
+            if is_fatal and may_refuse:
+                is_fatal = may_refuse = False
             names.append(None if is_fatal else name)
             if is_fatal:
                 for other in logs.glob(f"{TOPIC}-{number}.*"):
@@ -192,7 +199,8 @@ def doctor(dirs):
 
 def begun(origin, place, seed, number, taken_back=None):
     """The directories of a round before its broker starts, and the round: the same for a seed and a number."""
-    state, dirs, names = damaged(origin, place, random.Random(f"{seed} {number}"), taken_back)
+    may_refuse = taken_back is None and number % 3 == 2
+    state, dirs, names = damaged(origin, place, random.Random(f"{seed} {number}"), taken_back, may_refuse=may_refuse)
     held = [_held(dirs, partition) for partition in range(PARTITIONS)]
     told = doctor(dirs)
     gone = [Path(found["file"]) for found in told["findings"] if found["reaction"] == "takes-offline"]
@@ -270,13 +278,16 @@ def disagreements(one):
     if not outcome["starts"]:
         return
     general = [found for found in told["findings"] if found["topic"] is None]
+    removed = {note["partition"]: int(_UP_TO.search(note["what"])[1]) for note in told["notes"]
+               if note["name"] == "retention" and note["topic"] == TOPIC}  # fmt: skip
     for number, seen in enumerate(outcome["partitions"]):
         if number in one.offline:
             if seen["offsets"]:  # it may be made anew, empty, in another directory
                 yield f"{TOPIC}-{number}: its directory is offline by doctor, and it is served"
             continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
-        yield from _of_partition(number, [*own, *general], seen, one.held[number], outcome["strays"])
+        held = {offset for offset in one.held[number] if offset >= removed.get(number, 0)}
+        yield from _of_partition(number, [*own, *general], seen, held, outcome["strays"])
 
 
 def _of_partition(number, findings, seen, held, strays):
@@ -305,26 +316,42 @@ def _of_partition(number, findings, seen, held, strays):
         yield f"{place}: doctor says it is empty, and {len(served)} messages are served"
 
 
-def origin():
+KINDS = {
+    "": {},
+    "compacted": {
+        "messages": 120,
+        "keys": 17,
+        "settings": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01},
+    },
+    "retention": {"old": 35, "later": {"retention.ms": YEARS_MS}},
+}
+
+
+def origin(kind=""):
     """The directories of a broker of this release, after a clean stop and after a kill: made once."""
-    if BROKER_VERSION == VERSION:
+    if BROKER_VERSION == VERSION and not kind:
         return {name: FIXTURES / "doctor" / name for name in ("clean", "killed")}
-    place = DOWNLOADS / f"predictions-{BROKER_VERSION}"
+    place = DOWNLOADS / "-".join(filter(None, ("predictions", BROKER_VERSION, kind)))
     if not place.exists():
         with tempfile.TemporaryDirectory(dir=place.parent) as temporary:
-            for name, source in make_origin(Path(temporary)).items():
+            for name, source in make_origin(Path(temporary), **KINDS[kind]).items():
                 shutil.copytree(source, Path(temporary) / "kept" / name, ignore=shutil.ignore_patterns(".lock"))
             (Path(temporary) / "kept").rename(place)
     return {path.name: path for path in place.iterdir()}
 
 
+def kind_of(number):
+    """Which directories a round damages."""
+    return ("", "compacted", "", "retention")[number % 4]
+
+
 def run(directory, *, rounds, seed, first=0, record=None, **_):
     """Lines about the rounds from `first` on; AssertionError at the end where one disagreed."""
-    counts, records, sources = Counter(), [], origin()
+    counts, kept = Counter(), []
     for number in range(first, first + rounds):
         with tempfile.TemporaryDirectory(dir=directory) as place:
             try:
-                dirs, one = begun(sources, Path(place), seed, number)
+                dirs, one = begun(origin(kind_of(number)), Path(place), seed, number)
                 one.outcome = observed(dirs, Path(place))
                 different = list(disagreements(one))
             except AssertionError as error:
@@ -333,17 +360,17 @@ def run(directory, *, rounds, seed, first=0, record=None, **_):
                 continue
         counts["starts" if one.outcome["starts"] else "no start"] += 1
         counts["disagreements"] += len(different)
-        yield f"round {number}: {one.state}: {', '.join(filter(None, one.damages))}"
+        yield f"round {number}: {' '.join([kind_of(number), one.state])}: {', '.join(filter(None, one.damages))}"
         for text in different:
             yield f"DIFFERENT round {number} of seed {seed}: {text}"
         if different:
             said = [(found["name"], found["reaction"], found["partition"], found["log_end_offset"]) for found in
                     one.told["findings"]]  # fmt: skip
             yield f"    doctor: {said}"
-        else:
-            records.append(one.recorded())
+        elif not kind_of(number):  # of other directories there is no fixture
+            kept.append(one.recorded())
     if record is not None:
-        lines = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in records)
+        lines = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in kept)
         record.write_text(f"[\n{lines}\n]\n")
     yield f"{rounds} rounds: {dict(counts)}"
     assert not counts["failed"] + counts["disagreements"], "doctor and the broker disagree"
