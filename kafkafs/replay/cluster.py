@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -80,6 +80,7 @@ class Cluster:
         self._servers, self._last = servers, ""
         self._library: Any = confluent_kafka
         self._admin_library: Any = admin
+        self._admin: Any = None
         quiet = logging.getLogger("kafkafs.librdkafka")  # what it logs comes as errors too
         quiet.disabled = True
         own = {"bootstrap.servers": servers, "logger": quiet, "error_cb": self._note}
@@ -103,6 +104,9 @@ class Cluster:
             raise self._error(what, error.args[0]) from None
 
     def _error(self, what: str, error: Any) -> StorageError:
+        if self._admin is not None:
+            with suppress(self._library.KafkaException):
+                self._admin.poll(0)  # the library calls `_note` with why there is no connection
         said = error.str() if hasattr(error, "str") else str(error)
         more = f" ({self._last})" if self._last and self._last != said else ""
         return StorageError(f"{self._servers}: {what}: {said}{more}")

@@ -202,12 +202,12 @@ class Replay:
         """Called by the library for each message, in order.
 
         When a producer ends, confluent-kafka calls with its exception pending: the first call of a function of its own
-        raises that as a SystemError, and the second one works.
+        raises that as a SystemError, and further ones work.
         """
         try:
             new = message.offset() if error is None else error.name()
         except SystemError:
-            new = message.offset() if error is None else error.name()
+            return self._acknowledged(arrivals, offset, error, message)
         if error is None:
             arrivals.add(offset, new)
             while self._pending and self._pending[0] <= offset:

@@ -4,16 +4,20 @@ import json
 import random
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
 
+from storage.format.block import Record
 from tests.interop.client import Client, Message
-from tests.interop.kafka import Broker, on_broker, requires_kafka
+from tests.interop.clusters import Cluster, partition_state
+from tests.interop.kafka import Broker, free_ports, on_broker, requires_kafka
+from tests.support.builders import Batch, build_log_dir
 from tests.support.commands import process, run
 from tests.support.waiting import wait_for
 
-pytest.importorskip("confluent_kafka", reason="replay needs kafkafs[replay]")
+admins = pytest.importorskip("confluent_kafka.admin", reason="replay needs kafkafs[replay]")
 pytestmark = [requires_kafka, on_broker]
 
 
@@ -124,6 +128,136 @@ def test_a_killed_run(broker, client, tmp_path):
 def test_ten_killed_runs(own_broker, tmp_path):
     own_broker.start()
     killed_and_continued(own_broker, Client(own_broker.address), tmp_path, 10)
+
+
+SECRET = 'p"a\\s=s, w;ö'  # what needs quotes in a JAAS configuration
+
+
+def certificates(directory):
+    """An authority, and keys and certificates of a broker and of a client, each in one file, as Kafka has them."""
+    directory.mkdir()
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True, cwd=directory)
+
+    new = ("req", "-newkey", "rsa:2048", "-nodes")
+    openssl(*new, "-x509", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    (directory / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for name in ("broker", "client"):
+        openssl(*new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-out", f"{name}.crt")
+        openssl("x509", "-req", "-in", f"{name}.csr", *signed)
+        both = [(directory / f"{name}.{part}").read_text() for part in ("key", "crt")]
+        (directory / f"{name}.pem").write_text("".join(both))
+    return directory
+
+
+def secure(broker, place):
+    """Listeners beside the plain one: TLS with certificates of clients, and TLS with SASL; their addresses."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    protocols = ("PLAINTEXT", "CONTROLLER", "SSL", "SASL_SSL")
+    places = (broker.address, broker.controller_address, *addresses)
+    login = "org.apache.kafka.common.security"
+    quoted = SECRET.replace("\\", "\\\\").replace('"', '\\"')
+    broker.reconfigure(
+        {
+            "listeners": ",".join(f"{name}://{address}" for name, address in zip(protocols, places, strict=True)),
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": place / "broker.pem",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": place / "ca.pem",
+            "listener.name.ssl.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": escaped(
+                f'{login}.plain.PlainLoginModule required user_plain="{quoted}";'
+            ),
+            "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": f"{login}.scram.ScramLoginModule required;",
+        }
+    )
+    return addresses, quoted
+
+
+def escaped(text):
+    """As the value of a properties file."""
+    return "".join(letter if letter.isascii() else f"\\u{ord(letter):04x}" for letter in text.replace("\\", "\\\\"))
+
+
+@pytest.mark.nightly
+def test_tls_and_sasl(own_broker, tmp_path):
+    place = certificates(tmp_path / "pem")
+    (by_certificate, by_password), quoted = secure(own_broker, place)
+    own_broker.start()
+    client = Client(own_broker.address)
+    messages = random_messages(300, 5)
+    client.create_topic("rp-secure")
+    client.produce("rp-secure", messages)
+    admin = admins.AdminClient({"bootstrap.servers": own_broker.address})
+    mechanism = admins.ScramCredentialInfo(admins.ScramMechanism.SCRAM_SHA_256, 4096)
+    created = admins.UserScramCredentialUpsertion("scram", mechanism, SECRET.encode())
+    admin.alter_user_scram_credentials([created])["scram"].result(60)
+    log_dir = copy_of(own_broker, tmp_path / "log")
+    trusted = f"ssl.truststore.type=PEM\nssl.truststore.location={place}/ca.pem\n"
+    own = f"ssl.keystore.type=PEM\nssl.keystore.location={place}/client.pem\n"
+
+    def login(kind, mechanism, user, secret):
+        module = f'org.apache.kafka.common.security.{kind} required username="{user}" password="{secret}";'
+        return f"security.protocol=SASL_SSL\nsasl.mechanism={mechanism}\nsasl.jaas.config={escaped(module)}\n"
+
+    scram, plain = ("scram.ScramLoginModule", "SCRAM-SHA-256", "scram"), ("plain.PlainLoginModule", "PLAIN", "plain")
+    properties = tmp_path / "client.properties"
+    for number, (address, text, error) in enumerate(
+        [
+            (by_certificate, f"security.protocol=SSL\n{trusted}{own}", None),
+            (by_password, trusted + login(*scram, quoted), None),
+            (by_password, trusted + login(*plain, quoted), None),
+            (by_certificate, f"security.protocol=SSL\n{trusted}", "SSL"),
+            (by_password, login(*plain, quoted), "certificate verify failed"),
+            (by_password, trusted + login(*plain, "wrong"), "uthentication failed"),
+            (by_password, trusted + login(*scram, "wrong"), "uthentication failed"),
+        ]
+    ):
+        properties.write_text(text)
+        renamed = ("--topic", f"rp-secure=rp-secure{number}", "--create", "--command-config", properties)
+        result = run("replay", log_dir, "rp-secure", *renamed, "--to", address)
+        if error is None:
+            assert result.exit_code == 0, result.output
+            assert contents(client, f"rp-secure{number}") == contents(client, "rp-secure")
+        else:
+            assert result.exit_code == 4
+            assert error in result.stderr
+            assert SECRET not in result.output
+
+
+@pytest.mark.nightly
+def test_a_node_of_three_is_killed(tmp_path):
+    """A leader of some partitions goes while they are replayed, and comes back: nothing is missing or twice."""
+    settings = {"default.replication.factor": "3", "min.insync.replicas": "2", "replica.lag.time.max.ms": "4000"}
+    settings |= {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000"}
+    now, count = int(time.time() * 1000), 100_000
+    records = [Record(b"%d" % (number % 9), b"%d" % number, (), now + number // 100) for number in range(count)]
+    batches = [Batch(records[at : at + 500]) for at in range(0, count, 500)]
+    log_dir = build_log_dir(tmp_path / "log", {"rp-three": [batches] * 3}).path
+    cluster, file = Cluster(tmp_path / "cluster", settings), tmp_path / "map"
+    try:
+        cluster.start()
+        client = Client(cluster.bootstrap)
+        properties = tmp_path / "client.properties"
+        properties.write_text("linger.ms=0\n")
+        arguments = ("rp-three", "--create", "--map", file, "--command-config", properties)
+        with process("replay", log_dir, *arguments, "--to", cluster.bootstrap, stderr=subprocess.PIPE) as running:
+            wait_for("something arrives", lambda: file.exists() and len(file.read_bytes().splitlines()) > 2)
+            leader, _ = partition_state(cluster.bootstrap, "rp-three")
+            assert running.poll() is None
+            cluster.nodes[leader].kill()
+            cluster.nodes[leader].start()
+            _, said = running.communicate(timeout=300)
+        assert running.returncode == 0, said
+        for partition in range(3):
+            found = contents(client, "rp-three", partition)
+            assert [(key, value) for _, _, key, value, *_ in found] == [record[:2] for record in records]
+    finally:
+        cluster.close()
 
 
 SETTINGS = {}

@@ -134,6 +134,9 @@ class FakeAdmin:
     def __init__(self, cluster):
         self._cluster = cluster
 
+    def poll(self, _timeout_s):
+        return 0
+
     def list_topics(self, timeout):
         assert timeout > 0
         topics = {}
