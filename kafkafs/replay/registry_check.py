@@ -11,6 +11,7 @@ from urllib.request import Request, urlopen
 
 import numpy as np
 
+from kafkafs.decoding import avro_kernel
 from storage.errors import StorageError, error_text
 
 if TYPE_CHECKING:
@@ -43,13 +44,9 @@ class RegistryCheck:
         for column in ("key", "value"):
             starts = block.key_start if column == "key" else block.value_start
             lengths = block.key_length if column == "key" else block.value_length
-            data = np.frombuffer(block.buffer, np.uint8)
-            starts = starts[lengths >= 5]
-            starts = starts[data[starts] == 0]
-            ids = np.zeros(len(starts), np.int64)
-            for byte in range(1, 5):
-                ids = ids << 8 | data[starts + byte]
-            for schema_id in np.unique(ids).tolist():
+            ids = np.empty(len(block), np.int64)
+            avro_kernel.find_ids(block.buffer, np.ascontiguousarray(starts), np.ascontiguousarray(lengths), ids)
+            for schema_id in np.unique(ids[ids >= 0]).tolist():
                 known = self._schemas.by_id(schema_id, f"{topic}-{column}")
                 if schema_id in self._asked or len(self._asked) >= _MOST_IDS or (self._schemas and known is None):
                     continue

@@ -207,7 +207,8 @@ class Replay:
         try:
             new = message.offset() if error is None else error.name()
         except SystemError:
-            return self._acknowledged(arrivals, offset, error, message)
+            self._acknowledged(arrivals, offset, error, message)
+            return
         if error is None:
             arrivals.add(offset, new)
             while self._pending and self._pending[0] <= offset:
