@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail_with, text_of
+from kafkafs.cli import fail_with, say, text_of
 from kafkafs.cli.groups import logs_in, summary_of
 from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import TIER, check_destination
-from kafkafs.cli.targets import LOGDIR, open_log_dir, say_remote
+from kafkafs.cli.targets import LOGDIR, open_log_dir
 from storage.errors import StorageError
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkafs.cli.report_page import Facts, TopicFacts
+    from kafkafs.cli.report_page import Facts, Held, TopicFacts
+    from storage.coordinators.transactions import TransactionalIds
     from storage.log.log_dir import LogDir
+    from storage.log.snapshot import ReadableLog
     from storage.progress import Progress
 
 
@@ -53,7 +55,6 @@ def report(ctx: click.Context, logdir: Path, output: Path | None, quick: bool) -
     log_dir = open_log_dir(logdir)
     if output is not None:
         check_destination(output, logdir)
-    say_remote(log_dir, log_dir.all_partitions())
     with progress_bar() as progress:
         facts = _facts(log_dir, logdir, quick, progress)
     parts = page(facts)
@@ -68,22 +69,31 @@ def report(ctx: click.Context, logdir: Path, output: Path | None, quick: bool) -
 
 
 def _facts(log_dir: LogDir, logdir: Path, quick: bool, progress: Progress) -> Facts:
-    from kafkafs.cli.report_page import Facts, TopicFacts
+    from kafkafs.cli.report_page import Facts, Held, TopicFacts
     from storage.coordinators.groups import GroupOffsets
+    from storage.coordinators.transactions import transactional_ids
     from storage.diagnosis.examination import examine
     from storage.log.statistics import Statistics
     from storage.progress import working
 
     counted, problems = Statistics(), list[str]()
-    topics = list[TopicFacts]()
+    topics, held = list[TopicFacts](), list[Held]()
+    ids = transactional_ids(log_dir)
     for topic in log_dir.topics():
         facts = TopicFacts(topic, config=log_dir.topic_info(topic).config.differing_texts())
         for number in log_dir.partitions(topic):
             tp = TopicPartition(topic, number)
             try:
-                _add_partition(log_dir, tp, facts)
+                log = log_dir.log(tp)
+                snapshot = log.snapshot()
+                facts.partitions += 1
+                facts.segments += len(snapshot.segments)
+                facts.size_bytes += snapshot.size_bytes
+                if snapshot.remote_note is not None:
+                    say(f"note: {snapshot.remote_note}")
+                _add_retention(log_dir, tp, facts)
+                held += _held(log, ids)
                 if not quick:
-                    snapshot = log_dir.log(tp).snapshot()
                     with working(progress, str(tp), snapshot.size_bytes):
                         for _ in counted.add(snapshot, progress.advance):
                             pass
@@ -96,7 +106,6 @@ def _facts(log_dir: LogDir, logdir: Path, quick: bool, progress: Progress) -> Fa
     offsets, logs = GroupOffsets(log_dir), logs_in(log_dir, None)
     by_id = cache(log_dir.topics_by_id)
     groups = [summary_of(group, logs, by_id) for _, group in sorted(offsets.groups().items())]
-    held = list(_held(log_dir, problems))
     return Facts(
         str(logdir), log_dir.clock.now_ms(), examine((logdir,), quick=quick, progress=progress),
         sorted(topics, key=lambda topic: (-topic.size_bytes, topic.name)), counted.over_time.histogram(),
@@ -104,33 +113,25 @@ def _facts(log_dir: LogDir, logdir: Path, quick: bool, progress: Progress) -> Fa
     )  # fmt: skip
 
 
-def _add_partition(log_dir: LogDir, tp: TopicPartition, facts: TopicFacts) -> None:
+def _add_retention(log_dir: LogDir, tp: TopicPartition, facts: TopicFacts) -> None:
+    """Adds what retention would remove of a partition now."""
     from storage.upkeep.partition_retention import preview_partition
     from storage.upkeep.retention import disk_free_bytes
 
-    facts.partitions += 1
-    snapshot = log_dir.log(tp).snapshot()
-    facts.segments += len(snapshot.segments)
-    facts.size_bytes += snapshot.size_bytes
     result = preview_partition(log_dir, tp, free_bytes=disk_free_bytes(log_dir.path))
     if result is not None:
         facts.removed_segments += len(result.segments)
         facts.removed_bytes += result.size_bytes
 
 
-def _held(log_dir: LogDir, problems: list[str]) -> Iterator[tuple[TopicPartition, int, int, str | None, int, int]]:
-    from storage.coordinators.transactions import partition_producers, transactional_ids
+def _held(log: ReadableLog, ids: TransactionalIds) -> Iterator[Held]:
+    """The open transactions that hold the partition's last stable offset."""
+    from storage.coordinators.transactions import partition_producers
 
-    ids = transactional_ids(log_dir)
-    for tp in log_dir.all_partitions():
-        try:
-            known = partition_producers(log_dir.log(tp))
-        except (StorageError, OSError) as error:
-            problems.append(f"{tp}: {text_of(error)}")
-            continue
-        for producer in known.producers:
-            if producer.current_txn_first_offset >= 0 and known.holds_back(producer):
-                waiting = known.log_end_offset - known.last_stable_offset
-                begun = known.begun[producer.producer_id]
-                owner = ids.owner(producer.producer_id)
-                yield tp, waiting, producer.producer_id, owner, producer.current_txn_first_offset, begun
+    known = partition_producers(log)
+    for producer in known.producers:
+        if producer.current_txn_first_offset >= 0 and known.holds_back(producer):
+            waiting = known.log_end_offset - known.last_stable_offset
+            begun = known.begun[producer.producer_id]
+            owner = ids.owner(producer.producer_id)
+            yield log.tp, waiting, producer.producer_id, owner, producer.current_txn_first_offset, begun

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkafs.cli.terminal import moment
 from kafkafs.file_names import printable
+from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage.diagnosis.predictions import Diagnosis, Prediction
     from storage.log.histogram import Histogram
-    from storage.types import TopicPartition
 
 # Rows that are open, and rows that are folded below them. A browser lays out folded rows only when they are opened.
 _OPEN_ROWS: Final = 40
@@ -48,6 +48,10 @@ svg,.one{print-color-adjust:exact}h2{break-after:avoid}}
 """
 
 
+Held = tuple[TopicPartition, int, int, str | None, int, int]
+"""An open transaction that holds a last stable offset; see Facts."""
+
+
 @dataclass(slots=True)
 class TopicFacts:
     """A topic on the page. `removed_bytes`: of the `removed_segments` that retention would remove now.
@@ -74,7 +78,7 @@ class Facts:
     topics: list[TopicFacts]
     over_time: Histogram
     groups: list[dict[str, Any]]
-    held: list[tuple[TopicPartition, int, int, str | None, int, int]]
+    held: list[Held]
     problems: list[str]
 
 

@@ -103,7 +103,7 @@ def preview_partition(log_dir: LogDir, tp: TopicPartition) -> CompactionResult:
         info.config,
         checkpoints.read(log_dir.path / names.CLEANER_CHECKPOINT).get(tp),
         now_ms,
-        high_watermark=_high_watermark(info, checkpoints.read(log_dir.path / names.REPLICATION_CHECKPOINT).get(tp)),
+        high_watermark=_high_watermark(info, log_dir.high_watermark(tp)),
         kept_from=ledger.kept_from(ledger.read_for_upkeep(log_dir.path), log_dir.path, tp),
     )
     pass_input = PassInput(snapshot, dirty, info.config, (), now_ms)

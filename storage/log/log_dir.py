@@ -87,6 +87,7 @@ class LogDir:
         # Locks itself.
         self._log_starts = CheckpointedOffsets(path / names.LOG_START_CHECKPOINT)
         self._recovery_points = CheckpointedOffsets(path / names.RECOVERY_POINT_CHECKPOINT)
+        self._high_watermarks = CheckpointedOffsets(path / names.REPLICATION_CHECKPOINT)
         # Guarded by the lock.
         self._lock = Lock()
         self._mark = NEVER
@@ -336,6 +337,13 @@ class LogDir:
     def recovery_point(self, tp: TopicPartition) -> int | None:
         """A partition's checkpointed recovery point; None if no checkpoint has it. OSError."""
         return self._recovery_points.find(tp)
+
+    def high_watermark(self, tp: TopicPartition) -> int | None:
+        """A partition's checkpointed high watermark; None where no checkpoint has one. CorruptCheckpoint; OSError."""
+        offset = self._high_watermarks.find(tp)
+        if self._high_watermarks.problem is not None:
+            raise self._high_watermarks.problem
+        return offset
 
     def broker_config(self) -> BrokerConfig:
         """The configuration given at opening, with the values that the cluster's metadata set for this broker."""

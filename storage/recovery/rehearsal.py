@@ -16,12 +16,12 @@ from typing import Final
 
 from storage.clock import Clock
 from storage.files import names, offset_index, time_index
-from storage.files.disk import RealDisk
+from storage.files.disk import RealDisk, RealFile
 from storage.files.disk_protocol import Buffer, DiskFile
 from storage.files.listing import paths_in
 from storage.files.log_file import open_quietly
 from storage.files.names import FileKind
-from storage.files.opening import links_of_ours, status_of
+from storage.files.opening import links_of_ours, open_file, status_of
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.files.sparse_index import used_parts
 from storage.progress import Progress
@@ -70,12 +70,19 @@ def _copy(path: Path, target: Path) -> None:
 
 
 class _ShadowDisk(RealDisk):
-    """A Disk on which the files that links point to cannot be changed."""
+    """A Disk on which the files that links point to cannot be changed. The copies are removed soon: none is synced."""
 
     def open(self, path: Path, *, create: bool = False) -> DiskFile:  # type: ignore[override]
-        return _LinkedFile(path) if path.is_symlink() else super().open(path, create=create)
+        if path.is_symlink():
+            return _LinkedFile(path)
+        return _CopiedFile(path, open_file(path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644))
 
     def sync_dir(self, path: Path) -> None:
+        pass
+
+
+class _CopiedFile(RealFile):
+    def sync(self) -> None:
         pass
 
 

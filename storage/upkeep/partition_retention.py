@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
-from storage.files import checkpoints, names
+from storage.files import names
 from storage.log.log_dir import LogDir
 from storage.staged_writes import ledger
 from storage.types import TopicPartition
@@ -44,10 +44,9 @@ def preview_partition(
 ) -> RetentionResult | None:
     """Predict what `retain_partition` would do, without changes; also for a partition that is left alone, except the
     cluster's metadata log. Errors as there, CorruptCheckpoint too."""
-    path = log_dir.path / names.REPLICATION_CHECKPOINT
     retention = _retention(
         log_dir, tp, free_bytes, before,
-        lambda: checkpoints.read(path).get(tp),
+        lambda: log_dir.high_watermark(tp),
         lambda: ledger.kept_from(ledger.read_for_upkeep(log_dir.path), log_dir.path, tp),
     )  # fmt: skip
     if tp.topic == names.CLUSTER_METADATA_TOPIC:

@@ -135,7 +135,7 @@ def verify_log_dir(
     findings = directory.findings
     read_small(findings, FaultKind.META_PROPERTIES, path / names.META_PROPERTIES, meta_properties.read, None, LEFT)
     partitions = _check_names(directory)
-    chosen = [tp for tp in partitions if only is None or tp in only]
+    chosen = partitions if only is None else sorted(set(only).intersection(partitions))
     # Read before the logs: everything that checkpoints refer to is in the logs by then.
     known = {
         name: read_small(
