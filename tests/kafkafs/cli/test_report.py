@@ -1,6 +1,7 @@
 """`kafkafs report`: what the page says, against plain counting; and that nothing in a directory becomes HTML."""
 
 import json
+import os
 import re
 import shutil
 from html.parser import HTMLParser
@@ -133,3 +134,13 @@ def test_what_cannot_be_read_is_named(tmp_path):
 def test_the_page_is_not_written_into_the_log_directory(tmp_path):
     shutil.copytree(ROOT / "examples" / "sample-log", tmp_path / "logs")
     assert run("report", tmp_path / "logs", "-o", tmp_path / "logs" / "page.html").exit_code == 2
+
+
+def test_a_look_writes_nothing_to_the_disk(tmp_path, monkeypatch):
+    """What it copies to try out a recovery is removed soon, and must not wait for the disk."""
+    logs = build_log_dir(tmp_path / "logs", {"t": [[Batch(many(5))]] * 3}, clean=False).path
+    synced = []
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, synced.append)
+    assert "unclean" in " ".join(shown(logs).texts)
+    assert synced == []
