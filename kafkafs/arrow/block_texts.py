@@ -101,15 +101,15 @@ class Decoding:
 
 
 def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaLookup:
-    """The schemas of a topic's keys and values (`schemas_for`); Kafka's own topics need none."""
+    """The schemas of a topic (see `schemas_for`); none for Kafka's own topics, which are decoded without schemas."""
     return Registry() if topic in KAFKAS_OWN_TOPICS else schemas_for(paths, schemas)
 
 
 @lru_cache(maxsize=4)
 def schemas_for(paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaSource:
-    """The schemas for log directories that are read as one: those at `schemas`, which may name files besides; without a
-    directory among them, those in the topic `_schemas` of one of the log directories. The process keeps what it has
-    read. InvalidOption where there are none; StorageError, OSError."""
+    """The schemas for log directories that are read as one: those at `schemas`, which may name a directory and files.
+    Without a directory, those in the topic `_schemas` of one of the log directories are used. The process keeps what it
+    has read. InvalidOption if there are none; StorageError, OSError."""
     if schemas.directory is not None:
         source: SchemaSource = schemas_at(schemas.directory)
     else:
@@ -118,9 +118,8 @@ def schemas_for(paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaSource:
             place = log_dirs.place(SCHEMAS_LOG)
         except UnknownTopicOrPartition:
             exists = (os.path.lexists(path / SCHEMAS_LOG.dir_name) for path in paths)
-            place = next(
-                (number for number, has_entry in enumerate(exists) if has_entry), 0
-            )  # an entry that is not a partition is reported
+            # An entry that is not a partition is reported.
+            place = next((number for number, has_entry in enumerate(exists) if has_entry), 0)
         source = LogSchemas(log_dirs.directories[place])
     if files := read_files(schemas.files):
         source = WithTopicFiles(source, files)

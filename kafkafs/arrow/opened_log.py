@@ -525,8 +525,8 @@ class Message:
     timestamp: int
     timestamp_type: TimestampType
     headers: tuple[tuple[str, bytes | None], ...]
-    # Of a message that was read: the log directories and the place of schemas. No field, so that `asdict`, comparison
-    # and a DataFrame have only what is in the log.
+    # The log directories and the place of schemas, set on each message that was read. Not a field, so that `asdict`,
+    # comparison and a DataFrame have only the contents of the log.
     _decoded_by: ClassVar[tuple[tuple[Path, ...], SchemaPlaces] | None] = None
 
     @property

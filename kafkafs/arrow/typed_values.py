@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TypedForm:
-    """The schema as which the values of `topic` are read, for a worker. A negative `schema_id` is that of the file that
-    a person has named (`_number`)."""
+    """A worker's instructions: read the values of `topic` as the schema `schema_id`; a negative number is that of the
+    file that the user names (`_number`)."""
 
     topic: str
     schema_id: int
@@ -55,13 +55,13 @@ class TypedForm:
         return f"{self.topic}-value"
 
     def reader(self) -> Schema:
-        """The schema. InvalidConfig if it is not there any longer."""
+        """The schema. InvalidConfig if it no longer exists."""
         source = schemas_for(self.paths, self.schemas)
         schema = source.by_id(self.schema_id, self.subject) if self.schema_id >= 0 else source.of_file(self.subject)
         if schema is None or (self.schema_id < 0 and _number(schema) != self.schema_id):
             named = f"schema {self.schema_id}" if self.schema_id >= 0 else "schema of the file"
             raise InvalidConfig(
-                f"the {named}, as which this directory's files have their values, is not here",
+                f"the {named}, which this directory's files use for their values, is missing",
                 path=self.schemas.directory or self.paths[0],
                 advice="Name the place that has it with --schemas, or export to another directory",
             )

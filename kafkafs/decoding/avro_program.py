@@ -149,9 +149,9 @@ class Programs:
         self.arrays = self._steps, self._literals  # what the kernel runs; replaced when they are too small
 
     def add_avro(self, root: AvroType, *, length_before_bytes: bool = False) -> int:
-        """Adds the program for data of this type; its first instruction. `length_before_bytes`: also if the type itself
-        is `bytes`, before which the clients of Confluent's registry write no length."""
-        return self.add(lambda program: program.assemble(root, length_before_bytes=length_before_bytes))
+        """Add the program for data of this type; return its first instruction. `length_before_bytes`: data have a
+        length even if the type itself is `bytes`; the clients of Confluent's registry write none then."""
+        return self.add(lambda assembler: assembler.assemble(root, length_before_bytes=length_before_bytes))
 
     def add_json(self) -> int:
         """Add the program for JSON texts; return its first instruction."""
@@ -210,7 +210,7 @@ class Assembler:
         self._several: set[int] = set()  # id() of records that are used more than once
 
     def assemble(self, root: AvroType, *, length_before_bytes: bool) -> None:
-        """The program that shows data of this type as JSON."""
+        """Make the program that shows data of this type as JSON."""
         self._count_uses(root)
         if root.kind == "bytes" and root.logical is None and not length_before_bytes:
             self.emit(Opcode.REST)

@@ -27,7 +27,8 @@ from kafkafs.decoding.schema_plans import SchemaPlan, SchemaPlans
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5
-# In place of ids: rows that are not decoded; those of the file that a person has named. Lower numbers: UUIDs and GUIDs.
+# Numbers in place of ids: rows that are not decoded; rows whose schema is in a file that the user names; below these,
+# UUIDs and GUIDs.
 _NO_SCHEMA: Final = -1
 _OF_FILE: Final = -2
 
@@ -103,9 +104,9 @@ class ColumnDecoder:
         if others:
             rows, position = _of_protobuf(buffer, columns, numbers, plans, guids, room, position, texts, rows)
             left = (numbers[:rows] != _NO_SCHEMA) & (columns[2, :rows] < 0) & (texts[1, :rows] < 0)
-            for row in np.flatnonzero(left).tolist():
-                start, length = columns[:2, row].tolist()
-                text = _row(plans[int(numbers[row])], data[start : start + length], guids.get(row))
+            for failed in np.flatnonzero(left).tolist():
+                start, length = columns[:2, failed].tolist()
+                text = _row(plans[int(numbers[failed])], data[start : start + length], guids.get(failed))
                 if isinstance(text, str):
                     errors[row] = text
                     continue
@@ -117,9 +118,9 @@ class ColumnDecoder:
                 position = end
             if _OF_FILE in plans and plans[_OF_FILE].rows is not None:
                 empty = (numbers[:rows] == _OF_FILE) & (texts[1, :rows] == 2) & (columns[1, :rows] > 0)
-                for row in np.flatnonzero(empty).tolist():
-                    texts[:, row] = -1
-                    errors[row] = f"{plans[_OF_FILE].name} does not fit the data: they have none of its fields"
+                for failed in np.flatnonzero(empty).tolist():
+                    texts[:, failed] = -1
+                    errors[failed] = f"{plans[_OF_FILE].name} does not fit the data: they have none of its fields"
         errors = {row: error for row, error in errors.items() if row < rows}
         in_order = rows > 0 and int(texts[1, :rows].min()) >= 0
         if in_order and others:
@@ -132,11 +133,11 @@ class ColumnDecoder:
     def _find_plans(
         self, buffer: Buffer, starts: Int64s, lengths: Int64s, numbers: Int64s, guids: Mapping[int, bytes]
     ) -> tuple[dict[int, SchemaPlan], Int64s, Int64s]:
-        """The plans by numbers, which replace the ids in `numbers` of rows whose schemas have no id in the data; the
-        bytes before each row's data; and the rows whose data are compressed."""
+        """Return the plans by number, the number of bytes before each row's data, and the rows with compressed data.
+        Puts numbers into `numbers` for rows whose schemas have no id in the data."""
         has_guid = np.zeros(len(numbers), np.bool_)
         has_guid[[row for row in guids if row < len(numbers)]] = True
-        numbers[has_guid] = _NO_SCHEMA  # their bytes are data alone
+        numbers[has_guid] = _NO_SCHEMA  # the bytes of these rows are data alone
         framing = find_glue(buffer, starts, lengths, np.flatnonzero((numbers == _NO_SCHEMA) & ~has_guid))
         numbers[framing.rows] = _OF_FILE - 1 - framing.which
         plans = {}
@@ -174,8 +175,8 @@ def _distinct(numbers: Int64s) -> list[int]:
 
 
 def _find_entries(numbers: Int64s, plans: Mapping[int, SchemaPlan], entries: Int64s) -> bool:
-    """Puts each row's first instruction into `entries`, -1 if there is none; whether rows with a schema are among
-    those."""
+    """Put each row's first instruction into `entries`, -1 for a row without a program. Return whether a row with a
+    schema lacks a program."""
     distinct = _distinct(numbers)
     firsts = [-1 if number == _NO_SCHEMA else plans[number].entry for number in distinct]
     entries[:] = firsts[0] if len(distinct) == 1 else np.array(firsts, np.int64)[np.searchsorted(distinct, numbers)]
@@ -193,10 +194,10 @@ def _of_protobuf(
     texts: Int64s,
     rows: int,
 ) -> tuple[int, int]:
-    """Puts what the Protobuf kernel makes of the first rows into `texts`; how many of them fit, and the position after
-    their texts."""
+    """Decode the first rows with the Protobuf kernel, and put their places into `texts`. Return how many rows fitted,
+    and the position after their texts."""
     left = (numbers[:rows] != _NO_SCHEMA) & (columns[2, :rows] < 0)
-    left[[row for row in guids if row < rows]] = False  # their message indexes are elsewhere
+    left[[row for row in guids if row < rows]] = False  # their message indexes are in the header
     for number in _distinct(numbers[:rows][left]):
         decoder = plans[number].rows
         if decoder is None:
@@ -209,12 +210,12 @@ def _of_protobuf(
 
 
 def _row(plan: SchemaPlan, data: memoryview, header: bytes | None) -> bytes | str:
-    """The text of a row that has no program, or why there is none."""
+    """Return the text of a row that has no program, or the error."""
     from kafkafs.decoding.protobuf import CannotDecode
 
     if plan.rows is None:
         return plan.error
-    # Behind a GUID there are the message indexes, which otherwise are before the message.
+    # The message indexes come after the GUID; without a GUID they come before the message.
     before = b"" if header is None else header[GUID_HEADER_SIZE:] or b"\0"
     try:
         return plan.rows.decode(before + bytes(data))

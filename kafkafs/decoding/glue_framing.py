@@ -21,13 +21,13 @@ GLUE_HEADER_SIZE: Final = 18
 _MAGIC: Final = 3
 _PLAIN: Final = 0
 _ZLIB: Final = 5
-# Of one value's data, and of all that are inflated at once.
+# The largest data of one value, and of all values that are inflated at once.
 MOST_INFLATED: Final = 64 << 20
 
 
 class GlueRows(NamedTuple):
-    """Rows in this framing, the versions that they name, which of these each row names, and the rows whose data are
-    compressed."""
+    """The rows in this framing, the versions that they name, for each row the index of its version, and the rows with
+    compressed data."""
 
     rows: Int64s
     versions: list[UUID]
@@ -36,7 +36,7 @@ class GlueRows(NamedTuple):
 
 
 def find_glue(buffer: Buffer, starts: Int64s, lengths: Int64s, rows: Int64s) -> GlueRows:
-    """Those of the rows that are in this framing."""
+    """Return the rows that are in this framing."""
     rows = rows[lengths[rows] >= GLUE_HEADER_SIZE]
     if not len(rows):
         return GlueRows(rows, [], rows, rows)
@@ -54,7 +54,7 @@ def find_glue(buffer: Buffer, starts: Int64s, lengths: Int64s, rows: Int64s) -> 
 
 
 class Inflated(NamedTuple):
-    """A buffer with the data of the first rows one after another, with errors by row."""
+    """The data of the first rows, one after another, and errors by row."""
 
     buffer: bytes
     starts: Int64s
@@ -63,8 +63,8 @@ class Inflated(NamedTuple):
 
 
 def inflate(buffer: Buffer, starts: Int64s, lengths: Int64s, compressed: Int64s) -> Inflated:
-    """The data of the first rows, as many as take at most MOST_INFLATED together, and at least one. `starts` and
-    `lengths` are those of the data in `buffer`, of which those of some rows are compressed."""
+    """Inflate the data of the first rows, at least one, up to MOST_INFLATED bytes together. `starts` and `lengths`: of
+    the data in `buffer`; `compressed`: the rows with compressed data."""
     view, left = memoryview(buffer).cast("B"), MOST_INFLATED
     inflating, parts, errors = set(compressed.tolist()), list[bytes](), dict[int, str]()
     for row, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
@@ -81,7 +81,7 @@ def inflate(buffer: Buffer, starts: Int64s, lengths: Int64s, compressed: Int64s)
 
 
 def _inflated(data: bytes) -> tuple[bytes, str]:
-    """The data and "", or why they cannot be had."""
+    """The data and "", or no data and the error."""
     inflating = zlib.decompressobj()
     try:
         whole = inflating.decompress(data, MOST_INFLATED)

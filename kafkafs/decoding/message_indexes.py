@@ -1,10 +1,10 @@
-"""Which of its schema's message types a Protobuf message is: by what is before it, or by what a person has named.
+"""Finding the message type of Protobuf data among those of its schema.
 
 | data | before the message |
 |---|---|
 | of Confluent's registry | message indexes, as varints (`CONFLUENT`) |
 | of AWS Glue's registry | a number among all message types in the order of their full names (`GLUE`) |
-| of a file that a person has named | nothing (`named_type`) |
+| of a file that the user names | nothing (`named_type`) |
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-# Types within types; protoc allows fewer.
+# The deepest nesting of types; protoc allows less.
 _MOST_INDEXES: Final = 100
 
 
@@ -24,8 +24,8 @@ Indexes = tuple[int, ...]
 
 
 class TypeNaming(NamedTuple):
-    """How data name their message type. `read`: the indexes before data, and where the message begins. `find`: the
-    descriptor for these indexes in a file. Both raise BadIndexes."""
+    """How data name their message type. `read` returns the indexes before a message, and where the message begins;
+    `find` returns the descriptor for these indexes in a file. Both raise BadIndexes."""
 
     read: Callable[[bytes], tuple[Indexes, int]]
     find: Callable[[Any, Indexes], Any]
@@ -47,8 +47,8 @@ def read_indexes(data: bytes) -> tuple[tuple[int, ...], int]:
 
 
 def _find_type(file: Any, indexes: Indexes) -> Any:
-    """The message type at `indexes`. Java's clients count nested types without the entry types of map fields, Python's
-    with them."""
+    """The message type at `indexes`. Java's clients do not count the entry types of map fields among the nested types,
+    Python's do."""
     for with_entries in (False, True):
         types = list(file.message_types_by_name.values())
         message_type = None
@@ -58,14 +58,14 @@ def _find_type(file: Any, indexes: Indexes) -> Any:
             message_type = types[index]
             types = [
                 nested for nested in message_type.nested_types if with_entries or not nested.GetOptions().map_entry
-            ]
+            ]  # fmt: skip
         else:
             return message_type
     raise BadIndexes(f"there is no message type {list(indexes)} in the schema")
 
 
 def _find_sorted(file: Any, indexes: Indexes) -> Any:
-    """Glue's MessageIndexFinder; its order of names is Java's, by UTF-16 units, and names are ASCII."""
+    """The message type at `indexes` in the order of names (Glue's MessageIndexFinder; all names are ASCII)."""
     types = sorted(_all_types(file), key=lambda message_type: str(message_type.full_name))
     if not 0 <= indexes[0] < len(types):
         raise BadIndexes(f"there is no message type {indexes[0]} in the schema")
@@ -74,13 +74,13 @@ def _find_sorted(file: Any, indexes: Indexes) -> Any:
 
 def _all_types(file: Any) -> list[Any]:
     types = list(file.message_types_by_name.values())
-    for message_type in types:  # which grows
+    for message_type in types:  # the list grows
         types += message_type.nested_types
     return types
 
 
 def named_type(name: str) -> TypeNaming:
-    """Every message is of the type with this name, full or without the package; "": of the file's only type."""
+    """The naming for data of one message type, named in full or without the package; "": the file's only type."""
 
     def find(file: Any, _: Indexes) -> Any:
         types = _all_types(file) if name else list(file.message_types_by_name.values())

@@ -163,8 +163,8 @@ class _Kept:
         from google.protobuf import descriptor_pb2, descriptor_pool
 
         is_set = texts[0][0] == _SET
-        descriptor_set = a2b_base64(texts[0][1]) if is_set else _with_options(texts)
-        files = descriptor_pb2.FileDescriptorSet.FromString(descriptor_set).file
+        encoded = a2b_base64(texts[0][1]) if is_set else _with_options(texts)
+        files = descriptor_pb2.FileDescriptorSet.FromString(encoded).file
         if not files:
             raise BadSchema("it has no files")
         descriptors = sum(_weight(file, len(file.package)) for file in files)
@@ -205,14 +205,14 @@ def _file_of(files: Sequence[Any], message: str) -> str:
 def _type_names(types: Iterable[Any], scope: str) -> set[str]:
     """The names of message types and of those within them."""
     names = set()
-    for message in types:
-        names |= {scope + message.name} | _type_names(message.nested_type, f"{scope}{message.name}.")
+    for message_type in types:
+        names |= {scope + message_type.name} | _type_names(message_type.nested_type, f"{scope}{message_type.name}.")
     return names
 
 
 def _weight(container: Any, scope: int) -> int:
-    """How many descriptors the library makes of what is in a file or type; one whose full name is long counts as
-    several. `scope`: the length of the name around it."""
+    """The number of descriptors that the library makes for a file or type, where a long full name counts as several.
+    `scope`: the length of the name around it."""
     total = 0
     for part in _PARTS.get(type(container).__name__, ()):
         for member in getattr(container, part):

@@ -50,10 +50,10 @@ class ProtobufDecoder:
     """Decodes data of one schema. Threads can share it: the library's descriptors do not change."""
 
     def __init__(self, compiled: Compiled, schemas: SchemaLookup | None = None, naming: TypeNaming = CONFLUENT) -> None:
-        """`schemas`: where the types of an Any are found that the schema itself does not have. `naming`: how the data
-        name their message type."""
+        """`schemas`: has the types of an Any that the schema itself lacks. `naming`: how the data name their message
+        type."""
         self._naming = naming
-        self._compiled = compiled  # counted while this uses it
+        self._compiled = compiled  # kept, so that its descriptors are counted
         self._types = AnyTypes(compiled, schemas)
         self._file = compiled.file
         self._classes: dict[tuple[int, ...], Any] = {}  # by message indexes; at most as many as message types
@@ -63,7 +63,7 @@ class ProtobufDecoder:
         self.program = ProtoProgram()
 
     def message_type(self, indexes: tuple[int, ...]) -> Any:
-        """The descriptor of a message type. BadIndexes."""
+        """Return the descriptor of a message type. BadIndexes."""
         return self._naming.find(self._file, indexes)
 
     def decode(self, data: bytes) -> bytes:
@@ -142,16 +142,16 @@ class ProtobufDecoder:
 
 
 def decoder(schema: Schema, schemas: SchemaLookup, naming: TypeNaming = CONFLUENT) -> ProtobufDecoder:
-    """The decoder for data of `schema`. Raises BadSchema, also where grpcio-tools is not installed, and where the file
-    that a person has named does not have the message type."""
+    """The decoder for data of `schema`. Raises BadSchema, also if grpcio-tools is not installed, or if the file that
+    the user names lacks the message type."""
     if not schema.file:
         return ProtobufDecoder(compiled_files(schema, schemas), schemas, naming)
-    of_file = ProtobufDecoder(compiled_files(schema, schemas), schemas, named_type(schema.message))
+    new = ProtobufDecoder(compiled_files(schema, schemas), schemas, named_type(schema.message))
     try:
-        of_file.message_type(())
+        new.message_type(())
     except BadIndexes as error:
         raise BadSchema(str(error)) from None
-    return of_file
+    return new
 
 
 def _reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""How each schema of a topic's keys or values is used: by a program, by a library, or not at all."""
+"""How to decode data of each schema of a topic's keys or values: by a program, with a library, or not at all."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ _MOST_UNKNOWN: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """For one schema: the kernel's first instruction, or a decoder of single rows, or why there is none; its id, -1
-    without one; and how errors name it, "" if the schema is unknown."""
+    """How to decode one schema's data: the kernel's first instruction, or a decoder of single rows, or the reason why
+    the data cannot be decoded; the schema's id, -1 if it has none; and its name in errors, "" if the schema is
+    unknown."""
 
     entry: int = -1
     rows: ProtobufDecoder | None = None
@@ -41,13 +42,13 @@ class SchemaPlan:
 
 
 SchemaKey = int | bytes | UUID | None
-"""How data name their schema: by its id, by a GUID in a header (16 bytes), in AWS Glue's framing by a UUID; None: they
-do not, and the schema is that of the file that a person has named."""
+"""How data name their schema: by its id, by a GUID in a header (16 bytes), in AWS Glue's framing by a UUID; None: not
+at all, and the schema is in the file that the user names."""
 
 
 class SchemaPlans:
-    """Plans by `SchemaKey` for one subject, made when first asked for and then kept: what was said of one never
-    changes, also that it is unknown. Threads can share it; the lock guards the making."""
+    """Plans by `SchemaKey` for one subject, made at first use and then kept: answers about a schema never change, also
+    that it is unknown. Threads can share it; the lock guards the making."""
 
     def __init__(
         self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
@@ -59,10 +60,10 @@ class SchemaPlans:
         self._unknown: set[SchemaKey] = set()
 
     def plan(self, which: SchemaKey) -> SchemaPlan:
-        """The plan for the data that name their schema so."""
-        plan = self._plans.get(which)
-        if plan is not None:
-            return plan
+        """The plan for data with this key."""
+        known = self._plans.get(which)
+        if known is not None:
+            return known
         with self._lock:
             plan = self._plans.get(which)
             if plan is not None:
@@ -74,9 +75,9 @@ class SchemaPlans:
                 named = f"with the GUID {UUID(bytes=which)}" if isinstance(which, bytes) else str(which)
                 return SchemaPlan(error=f"there is no schema {named}")
             name = schema.file or f"schema {which if isinstance(which, UUID) else schema.schema_id}"
-            plan = replace(self._made(schema, which, name), schema_id=schema.schema_id, name=name)
-            self._plans[which] = plan
-            return plan
+            new = replace(self._new_plan(schema, which, name), schema_id=schema.schema_id, name=name)
+            self._plans[which] = new
+            return new
 
     def _schema(self, which: SchemaKey) -> Schema | None:
         if which is None:
@@ -85,8 +86,8 @@ class SchemaPlans:
             return self._schemas.by_id(which, self._subject)
         return self._schemas.by_guid(which if isinstance(which, bytes) else which.bytes)
 
-    def _made(self, schema: Schema, which: SchemaKey, name: str) -> SchemaPlan:
-        # Imported here: Kafka's own topics are read without schemas.
+    def _new_plan(self, schema: Schema, which: SchemaKey, name: str) -> SchemaPlan:
+        # Imported only when needed: Kafka's own topics are read without schemas.
         from kafkafs.decoding import avro_resolution, avro_schema, protobuf
         from kafkafs.decoding.avro_schema import BadSchema
 

@@ -148,7 +148,7 @@ def directories(given: Mapping[str, str], where: str) -> tuple[Path, ...]:
 
 
 def schema_places(given: Mapping[str, str]) -> SchemaPlaces:
-    """The places of option `schemas`: one, or a JSON list of them. InvalidOption."""
+    """The places in option `schemas`: a place or a JSON list of places. InvalidOption."""
     if given.get("schemas", "x").strip() == "":
         raise InvalidOption("option schemas is empty")
     places = OWN_SCHEMAS

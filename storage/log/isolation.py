@@ -38,8 +38,8 @@ _STABLE_KEPT: Final = 64
 def last_stable_offset(snapshot: LogSnapshot, on_bytes: Callable[[int], None] = lambda _: None) -> int:
     """The first offset of the earliest transaction that is open at the log end; the log end if none is open.
 
-    A broker also limits it by the high watermark; for kafkafs all that the files have counts as replicated. Without a snapshot
-    of the producers the whole log is read: `on_bytes` is called with the number of file bytes of each step.
+    A broker also limits it by the high watermark; for kafkafs all that the files have counts as replicated. Without a
+    snapshot of the producers the whole log is read: `on_bytes` is called with the number of file bytes of each step.
     """
     return snapshot.transactions.last_stable_offset(snapshot, on_bytes)
 
