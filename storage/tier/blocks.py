@@ -1,8 +1,8 @@
-"""Files that are read from a tier block by block: Aiven's chunks, and ranges of what is far away.
+"""Files that are read from a tier block by block: Aiven's chunks, and ranges of objects in far places.
 
-A block is read, decrypted and decompressed as a whole, and kept: as it was in the tier in the user's cache directory,
-if the place is far away, and as the broker had it in memory. So what was encrypted in the tier is so on this disk too.
-Blocks that are read ahead stay in memory as they were in the tier: decoded, they would push each other out.
+A block is read, decrypted and decompressed as a whole, and kept: decoded in memory; and, if the place is far away, with
+the tier's own bytes in the user's cache directory, so that data encrypted in the tier are encrypted on this disk too.
+Blocks that are read ahead stay in memory with the tier's bytes: if they were decoded, they would evict each other.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from storage.tier.remote_segments import ObjectFile, RemoteFile
 
 MEMORY_BYTES: Final = 64 << 20
 DISK_BYTES: Final = 1 << 30
-RANGE_BYTES: Final = 1 << 20  # of an object that has no blocks of its own
-_REQUEST_BYTES: Final = 8 << 20  # at most so much is asked for at once, unless a block is larger
+RANGE_BYTES: Final = 1 << 20  # of an object without blocks
+_REQUEST_BYTES: Final = 8 << 20  # the most to request at once, unless a block is larger
 _CRC_BYTES: Final = 4
 
-# The position and size in the object of a block.
+# Returns a block's position and size in the object.
 Stored = Callable[[int], tuple[int, int]]
-# A block as the broker had it, given its bytes in the object and its size then. CorruptData.
+# Decodes a block, given its bytes in the object and its decoded size. CorruptData.
 Decode = Callable[[memoryview, int], memoryview]
-# Of a block in memory: its object, its position there, and whether it is decoded.
+# A block in memory: its object, its position there, and whether it is decoded.
 _Key = tuple[StoredObject, int, bool]
 
 
 class RemoteBlockCache:
-    """Blocks in memory, least recently used ones given up first, and those of far places in the cache directory, where
-    nothing is kept if `disk_bytes` is 0. Thread-safe."""
+    """Blocks in memory, of which the least recently used are evicted first, and blocks of far places in the cache
+    directory, unless `disk_bytes` is 0. Thread-safe."""
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, disk_bytes: int = DISK_BYTES, directory: Path | None = None):
         self.files: Final = CacheFiles(directory or cache_directory("tier"), ".block", disk_bytes)
-        # Guarded by the lock. A block that is larger than all that is kept takes the place of all others.
+        # Guarded by the lock. A block that is larger than the limit replaces all others.
         self._lock: Final = threading.Lock()
         self._blocks: LRUCache[_Key, memoryview] = LRUCache(memory_bytes, lambda block: min(len(block), memory_bytes))
 
@@ -58,14 +58,14 @@ class RemoteBlockCache:
             self._blocks[key] = block
 
     def take(self, key: _Key) -> memoryview | None:
-        """`get`, and gives it up."""
+        """Return a block, and remove it from the cache."""
         with self._lock:
             return self._blocks.pop(key, None)
 
 
 class BlockFile(RemoteFile):
-    """A file of blocks of `block_size` bytes, the last one shorter, which are in an object at the positions and with
-    the sizes that `stored` says. `decode`: None where they are there as the broker had them."""
+    """A file of blocks of `block_size` bytes, the last one shorter. `stored`: gives their positions and sizes in an
+    object. `decode`: None if the object has them decoded."""
 
     __slots__ = ("_block_size", "_cache", "_decode", "_lock", "_object", "_stored")
 
@@ -84,12 +84,12 @@ class BlockFile(RemoteFile):
         self._stored: Final = stored
         self._decode: Final = decode
         self._cache: Final = cache
-        # One thread at a time asks the tier: others that want the same block would ask for it too.
+        # One thread at a time reads from the tier: others that need the same block would request it too.
         self._lock: Final = threading.Lock()
 
     @property
     def content_key(self) -> str | None:
-        """For what is far away the object as it was listed, by which its blocks are kept on disk too."""
+        """For a far place a name of the listed object, under which its blocks are also kept on disk."""
         stored = self._object
         if stored.place.is_local or not stored.version:
             return None
@@ -111,7 +111,7 @@ class BlockFile(RemoteFile):
         return result
 
     def _key(self, number: int, *, decoded: bool = True) -> _Key:
-        # By where it is stored: an object may have several files, and may be opened several times.
+        # By the place in the object: an object may have several files, and may be opened several times.
         return self._object, self._stored(number)[0], decoded
 
     def _block(self, number: int, last: int) -> memoryview:
@@ -124,7 +124,7 @@ class BlockFile(RemoteFile):
         return block
 
     def _load(self, number: int, last: int) -> memoryview:
-        """Reads a block, and with it those up to `last` that follow it; more of them if it continues what was read."""
+        """Read a block, with the following blocks up to `last`; more of them if the read continues the previous one."""
         data = self._kept(number)
         if data is not None:
             return self._decoded(number, data)
@@ -134,14 +134,16 @@ class BlockFile(RemoteFile):
         sizes = [size]
         for following in range(number + 1, min(last, (self.size - 1) // self._block_size) + 1):
             more = self._stored(following)[1]
-            there = any(self._cache.get(self._key(following, decoded=form)) is not None for form in (True, False))
-            if sum(sizes) + more > _REQUEST_BYTES or there:
+            following_is_kept = any(
+                self._cache.get(self._key(following, decoded=form)) is not None for form in (True, False)
+            )
+            if sum(sizes) + more > _REQUEST_BYTES or following_is_kept:
                 break
             sizes.append(more)
-        wanted = sum(sizes)
-        data = memoryview(self._object.place.read(self._object.key, position, wanted))
-        if len(data) != wanted:
-            expected = f"at least {position + wanted} bytes"
+        total_bytes = sum(sizes)
+        data = memoryview(self._object.place.read(self._object.key, position, total_bytes))
+        if len(data) != total_bytes:
+            expected = f"at least {position + total_bytes} bytes"
             raise CorruptData("object is cut off", path=self.name, expected=expected, found=position + len(data))
         first = data[: sizes[0]]
         for at, size in enumerate(sizes):
@@ -153,7 +155,7 @@ class BlockFile(RemoteFile):
 
     def _decoded(self, number: int, data: memoryview) -> memoryview:
         size = min(self._block_size, self.size - number * self._block_size)
-        # Not a view of all that was read with it.
+        # A copy, because a view would keep all bytes of the request in memory.
         block = memoryview(bytes(data)) if self._decode is None else self._decode(data, size)
         self._cache.put(self._key(number), block)
         return block
@@ -181,7 +183,7 @@ class BlockFile(RemoteFile):
 
 
 def open_object(stored: StoredObject, cache: RemoteBlockCache) -> RemoteFile:
-    """An object that is a file as the broker had it: read by ranges, and from far places in blocks that are kept."""
+    """An object that has the file's own bytes: read by ranges, from far places in blocks that are kept."""
     if stored.place.is_local:
         return ObjectFile(stored.place, stored.key, stored.size)
 

@@ -28,7 +28,7 @@ OVERHEAD_BYTES: Final = IV_BYTES + TAG_BYTES
 _AES_KEY_BYTES: Final = (16, 24, 32)
 _HASH_BYTES: Final = 64
 _MOST_KEY_FILE_BYTES: Final = 64 << 10
-# The label says nothing: the plugin ignores it too.
+# Any label is accepted, as in the plugin.
 _PEM: Final = re.compile(rb"-----BEGIN [^-\n]*-----\s*([A-Za-z0-9+/=\s]+?)\s*-----END [^-\n]*-----")
 
 Decrypt = Callable[[memoryview], bytes]
@@ -43,10 +43,11 @@ class DataKeys:
         self._private: dict[str, RSAPrivateNumbers] = {}  # guarded by the lock
 
     def decrypter(self, data_key: str, aad: bytes, name: str) -> Decrypt:
-        """What decrypts the chunks of a segment, each `IV ‖ ciphertext ‖ tag`; `name`: of its manifest.
+        """Return a function that decrypts the chunks of a segment, each `IV ‖ ciphertext ‖ tag`; `name`: of its
+        manifest.
 
-        TierUnavailable: the private key is missing, or is another one. CorruptData: `data_key` is none, or (from the
-        result) a chunk was changed.
+        TierUnavailable: the private key is missing, or is a different key. CorruptData: `data_key` is malformed, or
+        (raised by the function) a chunk was changed.
         """
         try:
             from cryptography.exceptions import InvalidTag
@@ -88,7 +89,7 @@ class DataKeys:
 
 
 def _read_private_key(file: Path) -> RSAPrivateNumbers:
-    """InvalidConfig for another file than a private RSA key."""
+    """Read a private RSA key. InvalidConfig for any other file."""
     try:
         from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
         from cryptography.hazmat.primitives.serialization import load_der_private_key
@@ -103,7 +104,7 @@ def _read_private_key(file: Path) -> RSAPrivateNumbers:
     match = _PEM.search(text)
     if match is not None:
         try:
-            # Its primes are not tested, which takes a fifth of a second: a key that is none decrypts nothing.
+            # Testing the primes would take a fifth of a second; an invalid key decrypts nothing anyway.
             key = load_der_private_key(base64.b64decode(match[1]), None, unsafe_skip_rsa_key_validation=True)
         except Exception:  # noqa: BLE001 - a few classes, by version
             key = None
@@ -114,7 +115,7 @@ def _read_private_key(file: Path) -> RSAPrivateNumbers:
 
 
 def _oaep_removed(encrypted: bytes, key: RSAPrivateNumbers) -> bytes | None:
-    """RSAES-OAEP-DECRYPT with SHA3-512 and an empty label; None where it fails."""
+    """RSAES-OAEP-DECRYPT with SHA3-512 and an empty label; None if it fails."""
     modulus = key.public_numbers.n
     size = (modulus.bit_length() + 7) // 8
     value = int.from_bytes(encrypted, "big")
@@ -126,9 +127,9 @@ def _oaep_removed(encrypted: bytes, key: RSAPrivateNumbers) -> bytes | None:
     masked_seed, masked = message[1 : 1 + _HASH_BYTES], message[1 + _HASH_BYTES :]
     seed = _xor(masked_seed, _mgf1(masked, _HASH_BYTES))
     block = _xor(masked, _mgf1(seed, len(masked)))
-    zeros, one, found = block[_HASH_BYTES:].partition(b"\x01")
+    zeros, separator, message_key = block[_HASH_BYTES:].partition(b"\x01")
     right = hmac.compare_digest(block[:_HASH_BYTES], hashlib.sha3_512(b"").digest())
-    return found if right and message[0] == 0 and one and not any(zeros) else None
+    return message_key if right and message[0] == 0 and separator and not any(zeros) else None
 
 
 def _mgf1(seed: bytes, size: int) -> bytes:
@@ -136,8 +137,8 @@ def _mgf1(seed: bytes, size: int) -> bytes:
     return b"".join(parts)[:size]
 
 
-def _xor(one: bytes, other: bytes) -> bytes:
-    return bytes(a ^ b for a, b in zip(one, other, strict=True))
+def _xor(left: bytes, right: bytes) -> bytes:
+    return bytes(a ^ b for a, b in zip(left, right, strict=True))
 
 
 def _no_cryptography(name: str, error: ImportError) -> TierUnavailable:

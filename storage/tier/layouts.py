@@ -1,10 +1,10 @@
-"""How tiers lay their objects out, found out from the names that are in a place.
+"""How tiers lay out their objects, detected from the names in a place.
 
     LocalTieredStorage   <topic>-<partition>-<topic id>/<base offset>-<segment id>.log .index .timeindex .snapshot
-                         .leader_epoch_checkpoint .txnindex; in this order, but for .snapshot, which comes last
+                         .leader_epoch_checkpoint .txnindex; uploaded in this order, except that .snapshot comes last
     Aiven's plugin       <prefix><topic>-<topic id>/<partition>/<base offset>-<segment id>.log .indexes .rsm-manifest;
-                         in this order
-    plain segments       <topic>-<partition>/<base offset>.log and so on: a partition's directory, of a backup perhaps
+                         uploaded in this order
+    plain segments       <topic>-<partition>/<base offset>.log and so on: a partition's directory, perhaps of a backup
 
 Ids are 22 characters, base offsets 20 digits. A place may hold several layouts, in any directories. Sources: Kafka's
 RemoteTopicPartitionDirectory, RemoteLogSegmentFileset; Aiven's ObjectKeyFactory.
@@ -36,14 +36,14 @@ _MOST_LEVELS: Final = 12  # of directories above a partition's: a prefix has few
 
 
 class TierLayout(Enum):
-    """The value is for people."""
+    """A layout; the value is its name for people."""
 
     LOCAL = "LocalTieredStorage"
     AIVEN = "Aiven"
     PLAIN = "plain segments"
 
 
-# The suffixes of the objects that every segment has, and of those without which its upload was not finished.
+# The suffixes of the objects of every segment, and of those that are missing if its upload was not finished.
 _EXPECTED: Final = {
     TierLayout.LOCAL: (".log", ".index", ".timeindex", ".snapshot", _LOCAL_EPOCHS),
     TierLayout.AIVEN: (".log", ".indexes", ".rsm-manifest"),
@@ -58,7 +58,7 @@ _COMPLETE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """An object as it was listed."""
+    """An object in a listing."""
 
     place: Place
     key: str
@@ -76,25 +76,25 @@ Loader = Callable[[TopicIdPartition, str, int, Mapping[str, StoredObject]], Cont
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for: None matches everything."""
+    """The partitions to look for; None matches everything."""
 
     topic: str | None = None
     topic_id: str | None = None
     partition: int | None = None
 
-    def has(self, found: TopicIdPartition, layout: TierLayout) -> bool:
-        """Whether a partition is what is looked for. Its id decides if both have one: a key prefix may be in front of
-        the topic that its directory seems to have."""
-        if self.partition not in (None, found.partition):
+    def has(self, partition: TopicIdPartition, layout: TierLayout) -> bool:
+        """Whether a partition matches. Its id decides if both have one: the topic in its directory's name may begin
+        with a key prefix."""
+        if self.partition not in (None, partition.partition):
             return False
-        if self.topic_id is not None and found.topic_id is not None:
-            return self.topic_id == found.topic_id
-        if self.topic is None or self.topic == found.topic:
+        if self.topic_id is not None and partition.topic_id is not None:
+            return self.topic_id == partition.topic_id
+        if self.topic is None or self.topic == partition.topic:
             return True
-        return layout is TierLayout.AIVEN and found.topic.endswith(self.topic)
+        return layout is TierLayout.AIVEN and partition.topic.endswith(self.topic)
 
     def may_be_below(self, name: str) -> bool:
-        """Whether it is worth listing a directory, by its name."""
+        """Whether a directory with this name may contain a matching partition."""
         with_id = _with_id(name)
         if with_id is None:
             return True
@@ -114,8 +114,8 @@ class RemoteDirectory:
     layout: TierLayout
 
 
-def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[ListedObject]]) -> Iterator[RemoteDirectory]:
-    """The directories of a place with the partitions that are wanted; `listed` lists a directory. TierUnavailable."""
+def find(place: Place, sought: Wanted, listed: Callable[[str], Sequence[ListedObject]]) -> Iterator[RemoteDirectory]:
+    """Yield the directories of a place with matching partitions; `listed` lists a directory. TierUnavailable."""
     to_list: list[tuple[str, int]] = [("", 0)]
     while to_list:
         key, level = to_list.pop()
@@ -123,7 +123,7 @@ def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[ListedOb
         parent, name = (*place.path, *key.split("/"))[-2:] if key else (("", "", *place.path)[-2:])
         kind = _recognised(parent, name, entries)
         if kind is not None:
-            if wanted.has(*kind):
+            if sought.has(*kind):
                 yield RemoteDirectory(kind[0], place, key, kind[1])
             continue
         with_id = _with_id(name)
@@ -133,10 +133,10 @@ def find(place: Place, wanted: Wanted, listed: Callable[[str], Sequence[ListedOb
             inner = f"{key}/{entry.name}" if key else entry.name
             number = names.partition_number(entry.name)
             if with_id is not None and number is not None:
-                found = TopicIdPartition(*with_id, number)
-                if wanted.has(found, TierLayout.AIVEN):
-                    yield RemoteDirectory(found, place, inner, TierLayout.AIVEN)
-            elif level < _MOST_LEVELS and wanted.may_be_below(entry.name):
+                partition = TopicIdPartition(*with_id, number)
+                if sought.has(partition, TierLayout.AIVEN):
+                    yield RemoteDirectory(partition, place, inner, TierLayout.AIVEN)
+            elif level < _MOST_LEVELS and sought.may_be_below(entry.name):
                 to_list.append((inner, level + 1))
 
 
@@ -158,19 +158,18 @@ def _recognised(parent: str, name: str, entries: Sequence[ListedObject]) -> tupl
 
 
 def _with_id(name: str) -> tuple[str, str] | None:
-    """A topic (behind a key prefix perhaps) and its id, which a name ends with."""
+    """A topic (perhaps after a key prefix) and its id, if a name ends with an id."""
     match = _WITH_ID.fullmatch(name)
-    # Not every 22 characters are an id: the last one has two bits.
+    # Not every 22 characters are an id: the last character has only two bits.
     return (match[1], match[2]) if match and id_text(id_bytes(match[2])) == match[2] else None
 
 
 def segments(
     of: TopicIdPartition, directories: Sequence[RemoteDirectory], opened: Opener, manifested: Loader
 ) -> list[RemoteSegment]:
-    """The segments of a partition in these directories, ascending. `opened` makes the file that an object is;
-    `manifested` says what a segment with a manifest has, by its id, base offset and objects by suffix.
-    TierUnavailable."""
-    found: list[RemoteSegment] = []
+    """The segments of a partition in these directories, ascending. `opened` opens an object as a file; `manifested`
+    returns the content of a segment with a manifest, by its id, base offset and objects by suffix. TierUnavailable."""
+    remote_segments: list[RemoteSegment] = []
     # An upload's objects may be in several directories: a key prefix may have been changed.
     uploads: dict[tuple[TierLayout, int, str], dict[str, StoredObject]] = defaultdict(dict)
     for directory in directories:
@@ -184,15 +183,15 @@ def segments(
                 plain[entry.name] = stored
             elif (match := _SEGMENT.fullmatch(entry.name)) and int(match[1]) <= MAX_OFFSET:
                 uploads[directory.layout, int(match[1]), match[2]].setdefault(match[3], stored)
-        found += _plain_segments(of, plain, opened)
+        remote_segments += _plain_segments(of, plain, opened)
     for (layout, base, segment_id), objects in uploads.items():
         name = next(iter(objects.values())).name.rpartition(".")[0]
         if layout is TierLayout.AIVEN:
             load = partial(manifested, of, segment_id, base, objects)
         else:
             load = partial(_local_content, objects, opened)
-        found.append(_segment(of, segment_id, base, name, load, layout, objects))
-    return sorted(found, key=lambda segment: (segment.base_offset, segment.segment_id or ""))
+        remote_segments.append(_segment(of, segment_id, base, name, load, layout, objects))
+    return sorted(remote_segments, key=lambda segment: (segment.base_offset, segment.segment_id or ""))
 
 
 def _segment(
@@ -223,12 +222,12 @@ def _local_content(objects: Mapping[str, StoredObject], opened: Opener) -> Conte
 
 
 def _plain_segments(of: TopicIdPartition, files: Mapping[str, StoredObject], opened: Opener) -> Iterator[RemoteSegment]:
-    """Segments as a broker has them in a partition's directory. Where the last one ends is not known."""
+    """Segments named as in a partition's directory. The end of the last segment is unknown."""
     parsed = [part for part in map(names.parse_segment_file, files) if part and part.state is FileState.LIVE]
     bases = sorted(part.offset for part in parsed if part.kind is FileKind.LOG)
     for base, after in zip(bases, (*bases[1:], None), strict=False):
         objects = {kind.value: files[name] for kind in FileKind if (name := names.segment_file(base, kind)) in files}
-        objects.pop(FileKind.PRODUCER_SNAPSHOT.value, None)  # is of the segment before
+        objects.pop(FileKind.PRODUCER_SNAPSHOT.value, None)  # the snapshot belongs to the previous segment
         if after is not None and (snapshot := names.segment_file(after, FileKind.PRODUCER_SNAPSHOT)) in files:
             objects[FileKind.PRODUCER_SNAPSHOT.value] = files[snapshot]
         name = objects[FileKind.LOG.value].name.rpartition(".")[0]

@@ -1,7 +1,7 @@
 """Segments as Aiven's plugin stores them: a manifest in JSON, the .log in chunks, and the indexes in one object.
 
-A manifest comes from a stranger: what it says of sizes is checked against the objects and against limits before it is
-used, and it names no paths. Source: Aiven's SegmentManifestV1, FixedSizeChunkIndex, VariableSizeChunkIndex,
+A manifest comes from a stranger: its sizes are checked against the objects and against limits before they are used, and
+it names no paths. Source: Aiven's SegmentManifestV1, FixedSizeChunkIndex, VariableSizeChunkIndex,
 ChunkSizesBinaryCodec.
 """
 
@@ -29,12 +29,12 @@ from storage.types import MAX_OFFSET
 
 MANIFEST: Final = ".rsm-manifest"
 _MOST_MANIFEST_BYTES: Final = 16 << 20
-_MOST_LIST_BYTES: Final = 10 << 20  # of chunk sizes, as the plugin has it
+_MOST_LIST_BYTES: Final = 10 << 20  # of chunk sizes, the plugin's own limit
 _MOST_CHUNKS: Final = 1 << 20
-_MOST_CHUNK_BYTES: Final = 256 << 20  # of one that must be in memory as a whole; 4 MiB are usual
+_MOST_CHUNK_BYTES: Final = 256 << 20  # of a chunk, which must be in memory as a whole; 4 MiB are usual
 _MOST_LOG_BYTES: Final = 2**31 - 1
 _MOST_OBJECT_BYTES: Final = 2 * _MOST_LOG_BYTES
-# How the manifest calls the parts in the indexes object.
+# The manifest's names for the parts of the indexes object.
 _PARTS: Final = {
     "offset": FileKind.OFFSET_INDEX,
     "timestamp": FileKind.TIME_INDEX,
@@ -44,7 +44,7 @@ _PARTS: Final = {
 
 
 class _Fields:
-    """A JSON object of a manifest, whose values are checked as they are taken."""
+    """A JSON object of a manifest, whose values are checked when they are taken."""
 
     def __init__(self, values: object, name: str) -> None:
         if not isinstance(values, dict):
@@ -53,7 +53,7 @@ class _Fields:
         self.name: Final = name
 
     def fields(self, key: str) -> _Fields | None:
-        """None where it is null, or not there."""
+        """The object in a field; None if it is null or missing."""
         value = self._values.get(key)
         return None if value is None else _Fields(value, self.name)
 
@@ -92,7 +92,7 @@ def _integer(value: object, expected: str, least: int, most: int, name: str) -> 
 
 
 def malformed(name: str, expected: object, found: object) -> CorruptData:
-    """The error where a manifest does not say what it should."""
+    """The error for a manifest with an unexpected value."""
     return CorruptData("manifest does not parse", path=name, expected=expected, found=repr(found)[:80])
 
 
@@ -115,7 +115,7 @@ def read(manifest: StoredObject, opened: Opener) -> _Fields:
 
 
 def topic_of(manifest: StoredObject, opened: Opener) -> str | None:
-    """The topic that a manifest names; None for those before 2023-09. As `read`."""
+    """The topic that a manifest names; None for manifests before 2023-09. The errors of `read`."""
     metadata = read(manifest, opened).fields("remoteLogSegmentMetadata")
     if metadata is None:
         return None
@@ -132,7 +132,8 @@ def content(
     keys: DataKeys,
     cache: RemoteBlockCache,
 ) -> Content:
-    """What a segment's objects hold, given by suffix. Raises as `read`, and TierUnavailable without a manifest."""
+    """The content of a segment's objects, which are given by suffix. The errors of `read`; TierUnavailable without a
+    manifest."""
     manifest = objects.get(MANIFEST)
     if manifest is None:
         name = next(iter(objects.values())).name
@@ -160,11 +161,11 @@ def content(
 
 
 class _Secret:
-    """What decrypts a segment's chunks; the data key is decrypted when the first is."""
+    """The decryption of a segment's chunks; the data key is decrypted for the first chunk."""
 
     def __init__(self, keys: DataKeys, data_key: str, aad: bytes, manifest: StoredObject) -> None:
         self._make: Final = partial(keys.decrypter, data_key, aad, manifest.name)
-        self._decrypt: Decrypt | None = None  # made twice at worst, and equal
+        self._decrypt: Decrypt | None = None  # two threads may make it at the same time; the results are equal
 
     def __call__(self, chunk: memoryview) -> memoryview:
         if self._decrypt is None:
@@ -175,7 +176,7 @@ class _Secret:
 def _metadata(
     fields: _Fields, of: TopicIdPartition, segment_id: str, base: int
 ) -> tuple[int | None, LeaderEpochs | None]:
-    """The segment's last offset and its leader epochs, checked to be of this segment; None where nothing says."""
+    """The segment's last offset and its leader epochs, after a check that they are this segment's; None if unknown."""
     metadata = fields.fields("remoteLogSegmentMetadata")
     if metadata is None:
         return None, None
@@ -231,7 +232,7 @@ def _log(
     if chunk > _MOST_CHUNK_BYTES:
         what = "chunks are too large to be in memory"
         raise UnsupportedFormat(what, path=log.name, expected=f"at most {_MOST_CHUNK_BYTES} bytes", found=chunk)
-    # What does not compress becomes a little larger.
+    # Incompressible data become a little larger.
     least, most = 1 if secret is None else OVERHEAD_BYTES, chunk + chunk // 64 + 1024
     if count and not least <= int(sizes.min()) <= int(sizes.max()) <= most:
         raise malformed(fields.name, f"chunks of {least} to {most} bytes", [int(sizes.min()), int(sizes.max())])
@@ -247,7 +248,7 @@ def _log(
 
 
 def _chunk(name: str, secret: _Secret | None, compressed: bool, data: memoryview, size: int) -> memoryview:
-    """A chunk as the broker had it, of `size` bytes."""
+    """A chunk decrypted and decompressed, of `size` bytes."""
     if secret is not None:
         data = secret(data)
     if compressed:
@@ -262,7 +263,7 @@ def _chunk(name: str, secret: _Secret | None, compressed: bool, data: memoryview
 
 
 def _chunk_sizes(index: _Fields, count: int) -> NDArray[np.int64]:
-    """The sizes of `count` transformed chunks. CorruptData."""
+    """The sizes of `count` stored chunks. CorruptData."""
     packed = index.bytes("transformedChunks")
     try:
         data = decompress(Codec.ZSTD, packed, _MOST_LIST_BYTES)
@@ -275,8 +276,9 @@ def _chunk_sizes(index: _Fields, count: int) -> NDArray[np.int64]:
 
 
 def decode_sizes(data: bytes) -> NDArray[np.int64] | None:
-    """The list of ChunkSizesBinaryCodec: int32 count; a single value as an int32; of several an int32 base, int8 width,
-    all but the last as unsigned integers of `width` bytes above the base, the last as an int32. None for others."""
+    """The list in ChunkSizesBinaryCodec's form, None for any other bytes. The form: int32 count; a single value as an
+    int32; several values as an int32 base, int8 width, all but the last as unsigned integers of `width` bytes above the
+    base, and the last as an int32."""
     count = int.from_bytes(data[:4], "big")
     if len(data) < 4 or count > _MOST_CHUNKS:
         return None
@@ -297,7 +299,7 @@ def decode_sizes(data: bytes) -> NDArray[np.int64] | None:
 def _index(
     listed: _Fields, key: str, indexes: StoredObject, secret: _Secret | None, cache: RemoteBlockCache
 ) -> RemoteFile | None:
-    """A part of the indexes object; None where the manifest has none."""
+    """A part of the indexes object; None if the manifest lacks it."""
     part = listed.fields(key)
     if part is None:
         return None

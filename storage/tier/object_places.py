@@ -1,9 +1,9 @@
-"""Where the objects of a tier or a backup are: a directory, or a URL that fsspec knows (`s3://bucket/prefix`).
+"""Places with the objects of a tier or a backup: a directory, or a URL that fsspec knows (`s3://bucket/prefix`).
 
-An object has a key: its path below the place, parts separated by `/`. What is in a place may come from a stranger, and
-who reads it may be root: in a directory no symbolic link is followed and only regular files are opened
-(storage/files/opening.py). A place may be on another machine, so a request may be slow or fail at any time: it is
-repeated where that may help, and `TierUnavailable` then says which request failed, and why.
+An object has a key: its path below the place, parts separated by `/`. A stranger may have filled the place, and root
+may read it: in a directory no symbolic link is followed and only regular files are opened (storage/files/opening.py). A
+place may be on another machine, so a request may be slow or fail at any time: it is repeated if that may help;
+otherwise `TierUnavailable` names the request and the cause.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.files.opening import open_below
 
 _T = TypeVar("_T")
 _NO_EXTRA: Final = "Install it: pip install 'kafkafs[store]'"
-_WAITS_S: Final = (0.3, 1.0, 3.0)  # s3fs, gcsfs and adlfs repeat a request before that, each in its own way
+_WAITS_S: Final = (0.3, 1.0, 3.0)  # before these, s3fs, gcsfs and adlfs repeat a request on their own
 _STATUS_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 _ERRNO_AGAIN: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, errno.EREMOTEIO})
 _PASSWORD: Final = re.compile(r"(?<=://)[^/@]*:[^/@]*@")
@@ -37,8 +37,8 @@ _O_NOATIME: Final[int] = getattr(os, "O_NOATIME", 0)
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """What a listing says of a name. `size`: bytes of an object, None for a directory. `version`: differs for an object
-    that replaces another one of the same name, as far as the place can tell."""
+    """An entry of a listing. `size`: bytes of an object, None for a directory. `version`: differs for an object that
+    replaces another one of the same name, as far as the place can tell."""
 
     name: str
     size: int | None
@@ -46,7 +46,7 @@ class ListedObject:
 
 
 class Place(ABC):
-    """`name`: as the person gave it, without a password. `path`: the parts of its path; the last may name a partition.
+    """`name`: as the user gave it, without a password. `path`: the parts of its path; the last may name a partition.
     `is_local`: byte ranges are read as fast as a file's."""
 
     def __init__(self, name: str, path: tuple[str, ...], *, is_local: bool) -> None:
@@ -55,21 +55,21 @@ class Place(ABC):
         self.is_local: Final = is_local
 
     def object_name(self, key: str) -> str:
-        """A key as a person would write it."""
+        """A key as a user would write it."""
         return f"{self.name.rstrip('/')}/{key}" if key else self.name
 
     @abstractmethod
     def entries(self, key: str) -> list[ListedObject]:
-        """What is directly in a directory, which the empty key is too, by name; empty where there is nothing.
+        """The entries directly in a directory, by name; the empty key is the place itself. Empty if there is nothing.
         TierUnavailable."""
 
     @abstractmethod
     def read(self, key: str, position: int, size: int) -> bytes:
-        """Bytes of an object; fewer if it ends before. TierUnavailable."""
+        """Bytes of an object; fewer if it ends earlier. TierUnavailable."""
 
     @abstractmethod
     def size_of(self, key: str) -> int | None:
-        """The size of an object; None where there is none. TierUnavailable."""
+        """The size of an object; None if it does not exist. TierUnavailable."""
 
     @abstractmethod
     def keys(self) -> list[str]:
@@ -77,11 +77,11 @@ class Place(ABC):
 
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:
-        """Makes an object, or replaces it as a whole. TierUnavailable."""
+        """Create an object, or replace it as a whole. TierUnavailable."""
 
     @abstractmethod
     def remove(self, keys: Sequence[str]) -> None:
-        """Removes the objects that are there. TierUnavailable."""
+        """Remove the objects that exist. TierUnavailable."""
 
     @contextmanager
     def _plainly(self, key: str, request: str = "read") -> Iterator[None]:
@@ -92,7 +92,7 @@ class Place(ABC):
         except FileNotFoundError as error:
             what = "there is no such object" if key else "there is no such directory"
             raise TierUnavailable(what, path=self.object_name(key)) from error
-        except Exception as error:  # every backend of fsspec has errors of its own
+        except Exception as error:  # every backend of fsspec has its own errors
             reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
             raise TierUnavailable(f"cannot be {request}", path=self.object_name(key), found=reason) from error
 
@@ -101,7 +101,7 @@ class DirectoryPlace(Place):
     """A directory: a backend's own (LocalTieredStorage, Aiven's filesystem), a mounted bucket, or a copy of one."""
 
     def __init__(self, name: str) -> None:
-        self._root: Final = Path(os.path.realpath(name))  # a person has named it
+        self._root: Final = Path(os.path.realpath(name))  # links in a path that the user names are followed
         super().__init__(name, self._root.parts, is_local=True)
 
     def entries(self, key: str) -> list[ListedObject]:
@@ -113,8 +113,8 @@ class DirectoryPlace(Place):
                     raise
                 return []
             try:
-                with os.scandir(fd) as found:
-                    return sorted(filter(None, map(_entry, found)), key=lambda entry: entry.name)
+                with os.scandir(fd) as listing:
+                    return sorted(filter(None, map(_entry, listing)), key=lambda entry: entry.name)
             finally:
                 os.close(fd)
 
@@ -172,7 +172,7 @@ class DirectoryPlace(Place):
 def _entry(found: os.DirEntry[str]) -> ListedObject | None:
     try:
         status = found.stat(follow_symlinks=False)
-    except FileNotFoundError:  # removed since it was listed
+    except FileNotFoundError:  # removed after it was listed
         return None
     if stat.S_ISDIR(status.st_mode):
         return ListedObject(found.name, None)
@@ -180,9 +180,9 @@ def _entry(found: os.DirEntry[str]) -> ListedObject | None:
 
 
 class UrlPlace(Place):
-    """A URL, by fsspec (extra `store`). Settings of its backend are those that it takes from the environment
-    (`AWS_ENDPOINT_URL`, `AWS_PROFILE`, …) and from fsspec's configuration files. `parameters`: of each upload, as the
-    backend takes them (`StorageClass`). TierUnavailable where a package is missing."""
+    """A URL, by fsspec (extra `store`). The backend takes its settings from the environment (`AWS_ENDPOINT_URL`,
+    `AWS_PROFILE`, …) and from fsspec's configuration files. `parameters`: the backend's parameters for each upload
+    (`StorageClass`). TierUnavailable if a package is missing."""
 
     def __init__(self, name: str, parameters: Mapping[str, str]) -> None:
         scheme, _, rest = name.partition("://")
@@ -246,13 +246,13 @@ class UrlPlace(Place):
             self._repeated("removed", "", request)
 
     def _repeated(self, what: str, key: str, request: Callable[[Any, str], _T]) -> _T:
-        """The answer to a request, given the file system and the path of the object."""
+        """Return the answer to a request, which is called with the file system and the path of the object."""
         with self._plainly(key, what):
             for wait_s in _WAITS_S:
                 system, root = self._system()
                 try:
                     return request(system, f"{root}/{key}".rstrip("/"))
-                except Exception as error:  # every backend of fsspec has errors of its own
+                except Exception as error:  # every backend of fsspec has its own errors
                     if not _may_help(error):
                         raise
                 time.sleep(wait_s * random.uniform(0.5, 1.5))
@@ -260,7 +260,8 @@ class UrlPlace(Place):
             return request(system, f"{root}/{key}".rstrip("/"))
 
     def _system(self) -> tuple[Any, str]:
-        """The file system and the root in it. One for each process: the threads of a backend do not survive a fork."""
+        """The file system and the root in it. Each process has its own: the threads of a backend do not survive a
+        fork."""
         with self._lock:
             if self._opened is None or self._opened[0] != os.getpid():
                 import fsspec
@@ -271,7 +272,7 @@ class UrlPlace(Place):
 
 
 def _may_help(error: BaseException) -> bool:
-    """Whether a request that failed so may succeed when it is repeated."""
+    """Whether repeating a request that failed with this error may succeed."""
     cause = error.__cause__ or error
     response = getattr(cause, "response", None)
     answer = response.get("ResponseMetadata", {}).get("HTTPStatusCode") if isinstance(response, dict) else None
@@ -284,7 +285,7 @@ def _may_help(error: BaseException) -> bool:
 
 
 def _import_backend(name: str, scheme: str) -> None:
-    """At once: it takes most of a second, for which a reader of a mount should not wait."""
+    """Import a backend early: it takes most of a second, for which a reader of a mount should not wait."""
     try:
         import fsspec
 
@@ -297,8 +298,8 @@ def _import_backend(name: str, scheme: str) -> None:
 
 
 def open_place(name: str, parameters: Mapping[str, str] | None = None) -> Place:
-    """The place that a person names: a URL with `://` in it, or else a directory. It is first looked at when used.
-    `parameters`, TierUnavailable: as `UrlPlace`."""
+    """The place that the user names: a URL if it has `://` in it, otherwise a directory. Nothing is read from it before
+    it is used. `parameters`, TierUnavailable: see `UrlPlace`."""
     if name.startswith("file://"):
         return DirectoryPlace(name.removeprefix("file://"))
     return UrlPlace(name, parameters or {}) if "://" in name else DirectoryPlace(name)

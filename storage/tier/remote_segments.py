@@ -1,4 +1,4 @@
-"""Remote segments and their parts: what every layout comes down to."""
+"""Remote segments and their parts, whatever the layout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from storage.tier.object_places import Place
 
 
 class RemoteFile(ABC):
-    """A part of a remote segment: bytes as the broker had them in a file. `name` is that of the object, for people;
-    `size` is in bytes. Thread-safe."""
+    """A part of a remote segment, with the bytes of the broker's file. `name`: of the object, for people; `size`: in
+    bytes. Thread-safe."""
 
     __slots__ = ("name", "size")
 
@@ -30,16 +30,17 @@ class RemoteFile(ABC):
 
     @property
     def content_key(self) -> str | None:
-        """What tells its bytes from any others without a request; None where they must be read for that."""
+        """A name for the file's bytes that is known without a request; None if only reading them can distinguish
+        them."""
         return None
 
     @abstractmethod
     def read(self, position: int, size: int) -> memoryview:
-        """The bytes from a position on, fewer than `size` only where the file ends. TierUnavailable; CorruptData where
-        the object is not what it should be."""
+        """The bytes from a position on, fewer than `size` only if the file ends. TierUnavailable; CorruptData if the
+        object has an unexpected content."""
 
     def whole(self) -> memoryview:
-        """All bytes of an index or a snapshot. As `read`, and CorruptData where it is larger than any is."""
+        """All bytes of an index or a snapshot. The errors of `read`, and CorruptData for impossible sizes."""
         if self.size > MOST_ENTRIES_BYTES:
             expected = f"at most {MOST_ENTRIES_BYTES} bytes"
             raise CorruptData("is too large for what it is", path=self.name, expected=expected, found=self.size)
@@ -47,7 +48,7 @@ class RemoteFile(ABC):
 
 
 class ObjectFile(RemoteFile):
-    """An object that is the file, in a place whose ranges are read as they are asked for."""
+    """An object with the file's own bytes, in a place whose ranges are read on request."""
 
     __slots__ = ("_key", "_place")
 
@@ -57,16 +58,16 @@ class ObjectFile(RemoteFile):
         self._key: Final = key
 
     def read(self, position: int, size: int) -> memoryview:
-        wanted = max(0, min(size, self.size - position))
-        data = self._place.read(self._key, position, wanted)
-        if len(data) < wanted:
+        length = max(0, min(size, self.size - position))
+        data = self._place.read(self._key, position, length)
+        if len(data) < length:
             found = position + len(data)
             raise CorruptData("object is cut off", path=self.name, expected=f"{self.size} bytes", found=found)
         return memoryview(data)
 
 
 class JoinedFile(RemoteFile):
-    """Files back to back, as one."""
+    """Files back to back, read like one file."""
 
     __slots__ = ("_ends", "_parts")
 
@@ -91,7 +92,7 @@ class JoinedFile(RemoteFile):
 
 
 class BytesFile(RemoteFile):
-    """A file whose bytes are known."""
+    """A file whose bytes are in memory."""
 
     __slots__ = ("_data",)
 
@@ -105,7 +106,7 @@ class BytesFile(RemoteFile):
 
 @dataclass(frozen=True, slots=True)
 class TopicIdPartition:
-    """Kafka's TopicIdPartition; `topic_id` is its text, None where a layout has none."""
+    """Kafka's TopicIdPartition; `topic_id` is its text, None in a layout without ids."""
 
     topic: str
     topic_id: str | None
@@ -115,7 +116,7 @@ class TopicIdPartition:
 @dataclass(frozen=True, slots=True)
 class Content:
     """`parts`: the files of a segment by kind. `epochs_file`: the leader epochs of the partition from its start to the
-    segment's end, as a leader-epoch-checkpoint. `end_offset` is included; None where the layout does not tell."""
+    segment's end, as a leader-epoch-checkpoint. `end_offset` is included; None if the layout does not have it."""
 
     parts: Mapping[FileKind, RemoteFile]
     epochs_file: RemoteFile | None
@@ -124,12 +125,12 @@ class Content:
 
 
 class RemoteSegment:
-    """One upload of a segment.
+    """An upload of a segment.
 
-    `of`: its partition; `segment_id`: of this upload, None where the layout has none; `name`: its objects without their
-    suffixes, for people; `is_complete`: whether the layout says that the upload was finished; `missing`: the suffixes
-    of objects that are not there; `stored_bytes`: the sizes of those that are. What else there is to know may have to
-    be read from an object when it is asked for: it raises TierUnavailable and CorruptData. Thread-safe.
+    `of`: its partition; `segment_id`: of this upload, None in a layout without ids; `name`: the common part of its
+    objects' names, for people; `is_complete`: whether the layout shows that the upload was finished; `missing`: the
+    suffixes of missing objects; `stored_bytes`: the sizes of the others. Properties may have to be read from an object
+    at first use: this raises TierUnavailable and CorruptData. Thread-safe.
     """
 
     def __init__(
@@ -152,44 +153,45 @@ class RemoteSegment:
         self.missing: Final = missing
         self.stored_bytes: Final = stored_bytes
         self._load: Final = load
-        # Not a cached_property: in Python 3.11 those of all segments have one lock, and the first read would be alone.
-        self._content: Content | None = None  # read twice at worst, and equal
+        # Not a cached_property: in Python 3.11 those of all segments share one lock, so that reads would wait for each
+        # other.
+        self._content: Content | None = None  # two threads may read it at the same time; the results are equal
 
     def __repr__(self) -> str:
         return f"RemoteSegment({self.name})"
 
     @property
     def content(self) -> Content:
-        """Its files, and what its manifest says if the layout has one. Read once."""
+        """The segment's files, and its manifest's data if the layout has manifests. Read once."""
         if self._content is None:
             self._content = self._load()
         return self._content
 
     @property
     def end_offset(self) -> int | None:
-        """The last offset, included, which may be behind the last record; None where the layout does not tell."""
+        """The last offset, included, which may be above the last record's; None if the layout does not have it."""
         return self.content.end_offset
 
     @property
     def log_size(self) -> int | None:
-        """The size of the .log in bytes; None where it is missing."""
+        """The size of the .log in bytes; None if it is missing."""
         log = self.part(FileKind.LOG)
         return None if log is None else log.size
 
     def part(self, kind: FileKind) -> RemoteFile | None:
-        """Its file of a kind; None where it is missing, or was not there to be uploaded (a transaction index)."""
+        """The segment's file of a kind; None if it is missing, or the broker had none (a transaction index)."""
         return self.content.parts.get(kind)
 
     @property
     def epochs(self) -> LeaderEpochs | None:
-        """The leader epochs of the partition from its start to the segment's end; None where they are missing. Also
+        """The leader epochs of the partition from its start to the segment's end; None if they are missing. Also raises
         CorruptCheckpoint."""
         file = self.content.epochs_file
         return None if file is None else leader_epochs.parse(bytes(file.whole()), Path(file.name))
 
     @property
     def segment_epochs(self) -> LeaderEpochs | None:
-        """The leader epochs of the segment's own offsets, the first from its base offset on. As `epochs`."""
+        """The leader epochs of the segment's own offsets, the first from its base offset on. The errors of `epochs`."""
         own = self.content.segment_epochs
         if own is None and (epochs := self.epochs) is not None:
             own = epochs.truncate_from_start(self.base_offset)

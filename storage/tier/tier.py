@@ -1,4 +1,4 @@
-"""All the tiers that a person has named, as one: which partitions and segments they hold."""
+"""All tiers that the user has named, as one: which partitions and segments they hold."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from storage.tier.layouts import RemoteDirectory, StoredObject, TierLayout, Want
 from storage.tier.object_places import ListedObject, Place, open_place
 from storage.tier.remote_segments import RemoteFile, RemoteSegment, TopicIdPartition
 
-_STALE_SECONDS: Final = 15.0  # what is above the partitions' directories is listed again after this
+_STALE_SECONDS: Final = 15.0  # after this, directories above those of partitions are listed again
 _MOST_LISTINGS: Final = 10_000
 
 
 class Tier:
-    """Places to read remote segments from. Thread-safe; nothing is opened or listed until it is asked for, and nothing
-    is ever written.
+    """Places to read remote segments from. Thread-safe; nothing is opened or listed before it is needed, and nothing is
+    ever written.
 
-    `places`: what a person has named (see `open_place`). `keys`: PEM files of private keys by their id in the tier.
+    `places`: as the user named them (see `open_place`). `keys`: PEM files of private keys by their id in the tier.
     """
 
     def __init__(
@@ -38,11 +38,11 @@ class Tier:
         self._named: Final = (tuple(places), tuple(sorted((keys or {}).items())))
         self._keys: Final = DataKeys(keys or {})
         self._cache: Final = cache or RemoteBlockCache()
-        self._connecting: Final[list[threading.Thread]] = []  # of the thread that calls `connect`
+        self._connecting: Final[list[threading.Thread]] = []  # threads that `connect` has started
         self._lock: Final = threading.Lock()
         self._listed: dict[tuple[Place, str], tuple[float, list[ListedObject]]] = {}  # guarded by the lock
 
-    # Tasks of other processes are sent it, and open the places anew.
+    # Pickled for tasks in other processes, which open the places anew.
     def __reduce__(self) -> tuple[type[Tier], tuple[tuple[str, ...], dict[str, Path]]]:
         return Tier, (self._named[0], dict(self._named[1]))
 
@@ -53,8 +53,8 @@ class Tier:
         return hash(self._named)
 
     def connect(self) -> None:
-        """Begins to connect to what is far away, for a process that has time before the first request, and keeps the
-        first listings. Errors come again when something is read."""
+        """Begin to connect to far places, for a process that has time before the first request, and keep the first
+        listings. Errors are raised again when something is read."""
 
         def connect(place: Place) -> None:
             with contextlib.suppress(StorageError):
@@ -66,53 +66,53 @@ class Tier:
                 self._connecting[-1].start()
 
     def wait_until_connected(self, timeout_s: float) -> None:
-        """Until what `connect` has begun has ended, well or not, but at most so long."""
+        """Wait until the attempts of `connect` have ended, with or without success, but at most this long."""
         deadline = time.monotonic() + timeout_s
         for thread in self._connecting:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def forget_listings(self) -> None:
-        """Has everything listed again, because something that is there was not found."""
+        """List everything again at the next use, because something expected was missing."""
         with self._lock:
             self._listed.clear()
 
     def segments(self, topic: str, partition: int, topic_id: str | None = None) -> list[RemoteSegment]:
-        """A partition's segments, ascending by base offset and segment id, as they are now: every upload, finished or
-        not. Those of one id in several places are one, the first that is complete.
+        """A partition's present segments, ascending by base offset and segment id: every upload, finished or not. If
+        several places have the same id, the first complete one counts.
 
-        With `topic_id` only those of the topic with this id, and those whose layout has no ids. TierUnavailable.
+        With `topic_id`: only segments of the topic with this id, and those in layouts without ids. TierUnavailable.
         """
-        found: list[RemoteSegment] = []
+        uploads: list[RemoteSegment] = []
         for of, directories in self._directories(Wanted(topic, topic_id, partition)).items():
             load = partial(manifests.content, opened=self._opened, keys=self._keys, cache=self._cache)
-            found += segments(of, directories, self._opened, load)
-        return _each_once(found)
+            uploads += segments(of, directories, self._opened, load)
+        return _each_once(uploads)
 
     def partitions(self) -> list[TopicIdPartition]:
-        """All partitions of which something is in the places, ascending. Lists every directory. TierUnavailable."""
+        """All partitions with objects in the places, ascending. Lists every directory. TierUnavailable."""
         return sorted(self._directories(Wanted()), key=lambda of: (of.topic, of.partition, of.topic_id or ""))
 
-    def _directories(self, wanted: Wanted) -> dict[TopicIdPartition, list[RemoteDirectory]]:
-        found: dict[TopicIdPartition, list[RemoteDirectory]] = defaultdict(list)
+    def _directories(self, sought: Wanted) -> dict[TopicIdPartition, list[RemoteDirectory]]:
+        by_partition: dict[TopicIdPartition, list[RemoteDirectory]] = defaultdict(list)
         for place in self.places:
-            for directory in find(place, wanted, partial(self._entries, place)):
+            for directory in find(place, sought, partial(self._entries, place)):
                 of = directory.of
-                if wanted.topic_id == of.topic_id and wanted.topic is not None:
-                    of = replace(of, topic=wanted.topic)
+                if sought.topic_id == of.topic_id and sought.topic is not None:
+                    of = replace(of, topic=sought.topic)
                 elif directory.layout is TierLayout.AIVEN:
                     of = replace(of, topic=self._topic_of(directory))
-                if wanted.topic in (None, of.topic):
-                    found[of].append(directory)
-        return found
+                if sought.topic in (None, of.topic):
+                    by_partition[of].append(directory)
+        return by_partition
 
     def _topic_of(self, directory: RemoteDirectory) -> str:
-        """The topic of a partition in Aiven's layout: its directory's name may have a key prefix in front."""
+        """The topic of a partition in Aiven's layout: its directory's name may begin with a key prefix."""
         for entry in self._entries(directory.place, directory.key):
             if entry.size is not None and entry.name.endswith(manifests.MANIFEST):
                 stored = StoredObject(
                     directory.place, f"{directory.key}/{entry.name}".lstrip("/"), entry.size, entry.version
                 )
-                with contextlib.suppress(StorageError):  # who reads the segment gets the error
+                with contextlib.suppress(StorageError):  # reading the segment reports the error
                     return manifests.topic_of(stored, self._opened) or directory.of.topic
         return directory.of.topic
 
@@ -133,10 +133,10 @@ class Tier:
         return open_object(stored, self._cache)
 
 
-def _each_once(found: Sequence[RemoteSegment]) -> list[RemoteSegment]:
-    """Without repeated ids. Segments without an id are all kept."""
+def _each_once(uploads: Sequence[RemoteSegment]) -> list[RemoteSegment]:
+    """The segments without repeated ids. Segments without an id are all kept."""
     chosen: dict[tuple[int, str], RemoteSegment] = {}
-    for segment in found:
+    for segment in uploads:
         key = (segment.base_offset, segment.segment_id or segment.name)
         if key not in chosen or (segment.is_complete and not chosen[key].is_complete):
             chosen[key] = segment
