@@ -1,4 +1,4 @@
-"""Copies of a log directory, and whether two logs hold the same records.
+"""Copies of a log directory, and comparison of the records of two logs.
 
 In: log directories. Out: a copy and its manifest (mirror), digests of records.
 """

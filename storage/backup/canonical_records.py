@@ -1,7 +1,7 @@
-"""Digests of records: what a consumer sees of a log, whatever batches, codec and format version it is stored in.
+"""Digests of records as a consumer sees them, whatever batches, codec and format version store them.
 
-The digest is XXH3 with 128 bits over the records' canonical form. It is made to notice accidents; it does not
-withstand somebody who wants two logs to have the same digest. See storage/FORMAT.md, "Digests of records".
+The digest is XXH3 with 128 bits over the records' canonical form. It detects accidents; it does not withstand somebody
+who wants two logs to have the same digest. See storage/FORMAT.md, "Digests of records".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CanonicalRecords:
         self._out = np.empty(_ROOM, np.uint8)
 
     def parts(self, block: RecordBlock, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
-        """The rows `first` to `last` (excluded) of a block; each part is valid until the next."""
+        """Yield the rows `first` to `last` (excluded) of a block in parts; each part is valid until the next."""
         columns = np.ascontiguousarray(block.columns)
         spans, slot = _NO_HEADERS, 0
         if block.headers_count.any():
@@ -56,7 +56,7 @@ class RecordDigest:
         self._hash = xxhash.xxh3_128()
 
     def add(self, part: memoryview) -> None:
-        """Adds records in canonical form. They are not counted: the caller adds to `records`."""
+        """Add records in canonical form. The caller adds their number to `records`."""
         self._hash.update(part)
 
     def hexdigest(self) -> str:

@@ -1,8 +1,8 @@
-"""A log directory as the destination of a mirror: batches are appended at its own log ends.
+"""A log directory as the destination of a mirror: batches are appended at the ends of its own logs.
 
-A topic that the directory does not have is created with as many partitions and the source topic's own configuration,
-without retention. The directory's own configuration decides where segments end and how they are indexed. Sources:
-Kafka's ReplicaFetcherThread, appendAsFollower.
+A missing topic is created with as many partitions and the source topic's own configuration, without retention. The
+directory's own configuration decides where segments end and how they are indexed. Sources: Kafka's
+ReplicaFetcherThread, appendAsFollower.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from storage.log.tiering import TIERED_KEYS
 from storage.types import TopicPartition
 
 FLUSH_BYTES: Final = 32 << 20
-# Retention is not copied, nor tiering: the copy keeps what it was given.
+# Neither retention nor tiering is copied: the copy keeps everything.
 _NOT_COPIED: Final = frozenset({"retention.ms", "retention.bytes", "retention.free.bytes"})
 
 
 class _Flushes:
-    """Flushes a log in another thread while it is copied into, so that the disk is not idle until the end.
+    """Flushes a log in another thread during the copying, so that the disk is not idle until the end.
 
     Used as a context manager, which waits for the last flush. An error takes the log offline, so that the next append
     fails too.
@@ -59,7 +59,7 @@ class _Flushes:
         return self
 
     def wrote(self, size_bytes: int) -> None:
-        """Notes what was appended. Begins a flush if that is much by now, and the last one has ended."""
+        """Count appended bytes. Begin a flush if they are many by now, and the last flush has ended."""
         self._unflushed_bytes += size_bytes
         if self._unflushed_bytes < FLUSH_BYTES or (self._flush is not None and not self._flush.done()):
             return
@@ -84,17 +84,17 @@ class _Flushes:
 
 @dataclass(slots=True)
 class DirectoryCopy:
-    """A `Destination`. `force`: also partitions that have several replicas. Errors of the directory, and of topics that
-    cannot be created (NotPermitted in a broker's directory), are raised by `begin`."""
+    """A `Destination`. `force`: also copy partitions that have several replicas. `begin` raises errors of the
+    directory, and of topics that cannot be created (NotPermitted in a broker's directory)."""
 
     owned: OwnedDir
     force: bool = False
     _source: LogDir | None = None
-    # The log, and its generation, of which a partition is known to be a copy: between two passes a topic may be created
-    # again, or lose messages and get others.
+    # By partition, the log and its generation of which it is known to be a copy: between two passes a topic may be
+    # created again, or lose messages and get others.
     _copied_of: dict[TopicPartition, tuple[TransactionOutcomes, int]] = field(default_factory=dict)
-    _fresh: set[TopicPartition] = field(default_factory=set)  # were without messages, and have not been copied whole
-    _cluster: ClusterMetadata | None = None  # as it was copied last
+    _fresh: set[TopicPartition] = field(default_factory=set)  # without messages at first, and not copied completely yet
+    _cluster: ClusterMetadata | None = None  # as last copied
 
     def begin(
         self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
@@ -133,7 +133,7 @@ class DirectoryCopy:
         finally:
             result.log_end_offset = log.log_end_offset
         if tp in self._fresh:
-            # Only at first: later the copy keeps what the source loses.
+            # Only at first: later the copy keeps messages that the source loses.
             log.increment_log_start_offset(min(snapshot.log_start_offset, log.log_end_offset))
             self._fresh.remove(tp)
         if recording is not None:
@@ -159,8 +159,8 @@ class DirectoryCopy:
             check_topic_id(known, self._source.topic_info(chosen.source_tp.topic).topic_id, log.path)
 
     def _copy_cluster(self, source: LogDir) -> None:
-        """Writes what the source's metadata say of its cluster besides topics to `bootstrap.checkpoint`, from which
-        `revive` takes it. Not into a broker's directory: it is the broker's own there. OSError."""
+        """Write the source's metadata of its cluster, except topics, to `bootstrap.checkpoint`, which `revive` reads.
+        Not into a broker's directory, whose file is the broker's own. OSError."""
         cluster = source.cluster_metadata() or read_bootstrap(source.path)
         if cluster is None or cluster is self._cluster or self.owned.log_dir.is_broker:
             return
@@ -177,10 +177,10 @@ def make_topics(
     snapshots: Mapping[TopicPartition, LogSnapshot],
     renamed: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Creates the topics of these logs of `source` where `target` lacks them, or lacks some of their partitions.
+    """Create the topics of these logs of `source`, and their partitions, that `target` lacks.
 
-    With the source's own configuration, without retention, and its id, by which groups know it; partitions begin where
-    the source's files begin. `renamed`: other names in `target`, by topic of `source`; those are new topics.
+    They get the source's own configuration, without retention, and its id, by which groups know the topic; partitions
+    begin at the first offset of the source's files. `renamed`: names of new topics in `target`, by topic of `source`.
     NotPermitted in a broker's directory.
     """
     target.log_dir.refresh()
@@ -208,7 +208,7 @@ def make_topics(
 
 
 def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool:
-    """Makes a log without messages begin where the source begins (True), or checks that it is a copy of the source.
+    """Make a log without messages begin where the source begins (True), or check that a log is a copy of the source.
     `compacted`: see same_batches."""
     ours = log.snapshot()
     if not ours.size_bytes:
@@ -242,18 +242,18 @@ def _begin(log: PartitionLog, snapshot: LogSnapshot, *, compacted: bool) -> bool
 
 
 def copy_batches(snapshot: LogSnapshot, log: PartitionLog, recorder: PartitionRecorder | None = None) -> Iterator[int]:
-    """Appends the batches after the log's end, a window of them at a time; yields the bytes of each.
+    """Append the batches after the log's end, a window of them at a time; yield the bytes of each.
 
-    `recorder` is given what was appended, by another thread, and has all of it when this ends or is closed.
+    `recorder` gets the appended batches in another thread, and has all of them when this ends or is closed.
     CorruptBatch and the like at damage in the source: everything before it was copied.
     """
     place = first_batch(snapshot, log.log_end_offset)
     if place is None:
         return
     position = place.position
-    spares = deque([memoryview(b"")] * 2)  # one is digested while the other one is filled
+    spares = deque([memoryview(b"")] * 2)  # one is digested while the other is filled
     digesting: deque[Future[None]] = deque()
-    with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts a thread when it gets something to do
+    with ThreadPoolExecutor(1, "mirror-digest") as pool:  # starts its thread for the first window
         for segment in snapshot.segments[place.segment_index :]:
             for window in scan_sound_batches(snapshot, segment, position, window=WINDOW_BYTES):
                 data, headers, damage = _append_up_to_damage(log, segment, window)

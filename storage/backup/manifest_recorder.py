@@ -1,14 +1,15 @@
-"""What a mirror writes to its manifest: digests of all batches that it copies, the topics, the groups' offsets.
+"""Recording a mirror's manifest: digests of all batches that it copies, the topics, the groups' offsets.
 
-A manifest never lists what is not on the disk, and is never partly there:
+A manifest never lists anything that is not on the disk, and is never incomplete:
 
-1. batches are appended and digested, and flushed → a stopped mirror leaves the manifest that was there before, if any
-2. the copy is closed, which syncs it             → as before; the copy is marked as cleanly shut down
+1. batches are appended, digested and flushed    → a stopped mirror leaves the previous manifest, if there is one
+2. the copy is closed, which syncs it            → as before; the copy is marked as cleanly shut down
 3. the copy's other files are digested, and the
-   manifest is replaced as a whole (`manifest`)   → it lists all that was copied
+   manifest is replaced as a whole (`manifest`)  → it lists everything that was copied
 
-So it may be behind the copy, if a mirror was stopped before step 3, or had no manifest to write. The next one reads
-what is not listed back from the copy, checks it, and compares it with the source as far as that still has it.
+So the manifest may be behind the copy, if a mirror was stopped before step 3, or did not write a manifest. The next
+mirror reads unlisted batches back from the copy, checks them, and compares them with the source as far as that still
+has them.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ class PartitionRecorder:
     _segment: int = -1
 
     def add(self, segment: int, data: memoryview | LargeBatch, table: BatchTable) -> None:
-        """Adds batches of the segment with this base offset; `data` has their bytes, back to back."""
+        """Add batches of the segment with this base offset; `data` has their bytes, back to back."""
         if segment != self._segment or self._digest.size_bytes >= RANGE_BYTES:
             self.finish()
         self._segment = segment
         self._digest.add(parts_of(data), table)
 
     def finish(self) -> None:
-        """Ends the range: what is added later is another one."""
+        """End the range; later batches begin another."""
         if self._digest.batches:
             self.ranges.append(self._digest.result())
             self._digest = RangeDigest()
@@ -84,15 +85,15 @@ class PartitionRecorder:
 class ManifestRecorder:
     """Collects the content of a manifest while a mirror runs.
 
-    `previous`: the manifest that is added to, None for a new one. `found`: by partition, what the copy had before this
-    mirror and the manifest did not list: from the first offset to the last.
+    `previous`: the manifest to extend, None for a new one. `found`: by partition, the first and last offset of messages
+    that the copy had before this mirror and the manifest did not list.
     """
 
     previous: Manifest | None = None
     found: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     _partitions: dict[TopicPartition, PartitionRecorder] = field(default_factory=dict)
     _topics: dict[str, ManifestTopic] = field(default_factory=dict)
-    _offsets_of: GroupOffsets | None = None  # keeps what it has read: a mirror that follows looks all the time
+    _offsets_of: GroupOffsets | None = None  # kept, with its state: a following mirror looks again and again
     _groups: Mapping[str, ConsumerGroup] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _cluster_id: str | None = None
@@ -100,8 +101,8 @@ class ManifestRecorder:
     def see_topics(
         self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
     ) -> None:
-        """Notes the topics of these logs as they are in the source now. OSError."""
-        with suppress(CorruptCheckpoint):  # the messages are worth a backup all the same
+        """Record the topics of these logs in their present state in the source. OSError."""
+        with suppress(CorruptCheckpoint):  # the messages deserve a backup all the same
             meta = meta_properties.read(source.path / names.META_PROPERTIES)
             self._cluster_id = None if meta is None else meta.cluster_id
         for topic in {tp.topic for tp in snapshots}:
@@ -110,13 +111,13 @@ class ManifestRecorder:
             self._topics[name] = ManifestTopic(topic, info.topic_id, info.partition_count, dict(info.overrides))
 
     def known_topic_id(self, topic: str) -> str | None:
-        """The id that the previous manifest has of a topic of the copy; None where it has none."""
+        """The id that the previous manifest has for a topic of the copy; None if it has none."""
         listed = None if self.previous is None else self.previous.topics.get(topic)
         return None if listed is None else listed.topic_id
 
     def see_groups(self, source: LogDir, until_ms: int | None) -> None:
-        """Notes what groups have committed in the source now, or had committed at a moment. What cannot be read is left
-        out; `kafkafs groups` reports it."""
+        """Record the offsets that groups have committed in the source, now or at a moment. Unreadable ones are left
+        out; `kafkafs groups` reports them."""
         if self._offsets_of is None:
             self._offsets_of = GroupOffsets(source)
         self._groups = self._offsets_of.groups() if until_ms is None else _groups_at(source, self._offsets_of, until_ms)
@@ -124,8 +125,8 @@ class ManifestRecorder:
     def partition(
         self, tp: TopicPartition, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool
     ) -> PartitionRecorder:
-        """The recorder of a partition of the copy. When it is first asked for, what the copy has and the manifest does
-        not is digested. `compacted`: see same_batches.
+        """Return the recorder of a partition of the copy. The first call digests batches that the copy has and the
+        manifest does not list. `compacted`: see same_batches.
 
         InvalidRecord if the copy ends before its manifest does, or differs from the source; CorruptBatch and the like.
         """
@@ -156,14 +157,14 @@ class ManifestRecorder:
         return recorder
 
     def manifest(self, until_ms: int | None, now_ms: int, copy: Path) -> Manifest:
-        """The manifest after this mirror, once the directory `copy` is closed: what was there before, and what was
-        added. The partitions of its topics that another log directory of the broker has are in the copy too, without
-        messages. OSError."""
+        """Return the manifest after this mirror, once the directory `copy` is closed: the previous one, extended.
+        Partitions of its topics that are in another log directory of the broker are also in the copy, without messages.
+        OSError."""
         partitions = dict({} if self.previous is None else self.previous.partitions)
-        there = LogDir.open_read_only(copy)
-        for tp in there.all_partitions():
+        copied = LogDir.open_read_only(copy)
+        for tp in copied.all_partitions():
             if tp.topic in self._topics and tp not in self._partitions and tp not in partitions:
-                empty = there.log(tp).snapshot()
+                empty = copied.log(tp).snapshot()
                 if empty.log_end_offset == empty.log_start_offset:
                     self._partitions[tp] = PartitionRecorder(empty.log_start_offset)
         for tp, recorder in self._partitions.items():
@@ -180,7 +181,7 @@ class ManifestRecorder:
         partitions: Mapping[TopicPartition, ManifestPartition],
         files: Mapping[str, ManifestFile],
     ) -> Manifest:
-        """The manifest after this mirror, with these partitions and files."""
+        """Return the manifest after this mirror, with these partitions and files."""
         return Manifest(
             self._cluster_id,
             now_ms if self.previous is None else self.previous.created_ms,
@@ -193,8 +194,8 @@ class ManifestRecorder:
         )
 
     def _files(self, copy: Path) -> Iterator[tuple[str, ManifestFile]]:
-        """The files of the copy, but for its logs. Those of partitions that this mirror did not come to stay as the
-        previous manifest has them."""
+        """The files of the copy, except its logs. Partitions that this mirror did not reach keep the previous
+        manifest's files."""
         before = {} if self.previous is None else self.previous.files
         came_to = {tp.dir_name for tp in self._partitions}
         for name, file in before.items():
@@ -203,26 +204,25 @@ class ManifestRecorder:
                 yield name, file
         listed = {directory: [path.name for path in paths_in(copy / directory)] for directory in came_to}
         for name in (*_OF_THE_DIRECTORY, *(f"{place}/{name}" for place in sorted(listed) for name in listed[place])):
-            found = None if name.endswith(".log") else digest_file(copy / name)
-            if found is not None:
-                yield name, found
+            digested = None if name.endswith(".log") else digest_file(copy / name)
+            if digested is not None:
+                yield name, digested
 
     def _offsets(self) -> Iterator[ManifestOffset]:
-        """The committed offsets of the topics that were copied. Those of other topics stay as the previous manifest has
-        them."""
+        """The committed offsets of the copied topics. Other topics keep those of the previous manifest."""
         for committed in () if self.previous is None else self.previous.groups:
             if committed.topic not in self._topics:
                 yield committed
         for name, group in sorted(self._groups.items()):
             for topic, offsets in sorted(group.offsets.items()):
                 if topic in self._names:
-                    for partition, found in sorted(offsets.items()):
+                    for partition, position in sorted(offsets.items()):
                         place = self._names[topic], partition
-                        yield ManifestOffset(name, *place, found.offset, found.leader_epoch, found.metadata)
+                        yield ManifestOffset(name, *place, position.offset, position.leader_epoch, position.metadata)
 
 
 def _groups_at(source: LogDir, offsets: GroupOffsets, until_ms: int) -> Mapping[str, ConsumerGroup]:
-    """The groups as they were at a moment."""
+    """The groups in their state at a moment."""
     groups: dict[str, ConsumerGroup] = {}
     for partition in offsets.partitions():
         replay = GroupReplay(partition)
@@ -237,11 +237,11 @@ def _groups_at(source: LogDir, offsets: GroupOffsets, until_ms: int) -> Mapping[
 
 
 def _digested(snapshot: LogSnapshot, start_offset: int) -> list[BatchRange]:
-    """Ranges of all batches from an offset on. CorruptBatch and the like where they are damaged."""
+    """Ranges of all batches from an offset on. CorruptBatch and the like for damage."""
     recorder = PartitionRecorder(0)
     for span in spans_between(snapshot, start_offset):
         table = span.table.copy()
-        if not isinstance(span.data, LargeBatch):  # of which the CRC was checked when it was found
+        if not isinstance(span.data, LargeBatch):  # the CRC of a large batch was checked by the scan
             damage = verify_crcs(span.data, table, 0, table.rows, span.origin)
             if damage is not None:
                 damage.error.path = span.segment.log.path
@@ -251,21 +251,23 @@ def _digested(snapshot: LogSnapshot, start_offset: int) -> list[BatchRange]:
     return recorder.ranges
 
 
-def _check_same(found: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool) -> None:
-    """InvalidRecord unless the source has the same batches where the copy has this range. One that begins before the
-    source does is not compared."""
-    if not source.segments or found.first_offset < source.segments[0].base_offset:
+def _check_same(batch_range: BatchRange, source: LogSnapshot, copy: LogSnapshot, *, compacted: bool) -> None:
+    """Raise InvalidRecord unless the source has the same batches as the copy in this range. A range that begins before
+    the source does is not compared."""
+    if not source.segments or batch_range.first_offset < source.segments[0].base_offset:
         return
     ours, theirs = (
-        BatchTable.concat(span.table.copy() for span in spans_between(log, found.first_offset, found.last_offset))
+        BatchTable.concat(
+            span.table.copy() for span in spans_between(log, batch_range.first_offset, batch_range.last_offset)
+        )
         for log in (copy, source)
     )
     if not same_batches(ours, theirs, compacted=compacted):
         raise InvalidRecord(
             "the copy holds other messages than the source",
             path=copy.segments[0].directory,
-            offset=found.first_offset,
-            expected=f"the source's batches from offset {found.first_offset} to {found.last_offset}",
+            offset=batch_range.first_offset,
+            expected=f"the source's batches from offset {batch_range.first_offset} to {batch_range.last_offset}",
             found="other batches",
             advice="Mirror into another directory, or remove the topic there first",
         )

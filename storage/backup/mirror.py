@@ -1,8 +1,8 @@
 """Replication of logs into a copy, batch by batch and byte for byte, as a follower does it.
 
-The mirror decides what is copied; a destination writes it: a log directory (storage.backup.directory_copy) or an object
-store (storage.backup.store_copy). With a moment, each partition is cut there (storage.log.time_cut); with a recorder,
-everything that was copied is listed in a manifest (storage.backup.manifest_recorder).
+The mirror decides what to copy; a destination writes it: a log directory (storage.backup.directory_copy) or an object
+store (storage.backup.store_copy). With a moment, each partition is cut at the moment (storage.log.time_cut); with a
+recorder, a manifest lists everything that was copied (storage.backup.manifest_recorder).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.types import TopicPartition
 
 @dataclass(slots=True)
 class Mirrored:
-    """What was copied into one partition: batches' bytes, from `first_offset` to below `log_end_offset`.
+    """The part of one partition that was copied: batches' bytes, from `first_offset` to below `log_end_offset`.
 
     `tp`: its name in the copy. `mixed`: the last batch before the cut, if it also has messages from after the moment.
     `remote_note`: LogSnapshot.remote_note of the source.
@@ -45,8 +45,8 @@ class Mirrored:
 
 
 class Chosen(NamedTuple):
-    """A partition to be copied: its name in the source, and in the copy; its log, cut where a moment is given
-    (`is_cut`), or why that failed; and whether its topic is compacted."""
+    """A partition to copy: its name in the source, and in the copy; its log, cut if a moment is given (`is_cut`), or
+    the error of cutting; and whether its topic is compacted."""
 
     source_tp: TopicPartition
     tp: TopicPartition
@@ -58,19 +58,19 @@ class Chosen(NamedTuple):
 
 
 class Destination(Protocol):
-    """Where a mirror writes. What is copied of a partition can be read there only when the destination is closed."""
+    """Where a mirror writes. A copied partition can be read there only after the destination is closed."""
 
     def begin(
         self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
     ) -> None:
-        """Begins a pass: makes the topics of these logs of `source`, under other names where they are `renamed`."""
+        """Begin a pass: create the topics of these logs of `source`, under the names in `renamed`."""
 
     def end_offset(self, tp: TopicPartition) -> int:
-        """Where the copy of a partition ends; 0 where there is none, or it cannot be read."""
+        """The offset where the copy of a partition ends; 0 if there is none, or it cannot be read."""
 
     def copy(self, chosen: Chosen, result: Mirrored, recorder: ManifestRecorder | None) -> Iterator[int]:
-        """Copies what is new of a partition, and yields the bytes. Sets the offsets in `result`. StorageError where the
-        copy is not one of this log, the source is damaged or its files have gone; OSError."""
+        """Copy the new batches of a partition, and yield their bytes. Sets the offsets in `result`. StorageError if the
+        copy is not one of this log, or the source is damaged or its files have gone; OSError."""
 
 
 @dataclass(slots=True)
@@ -78,8 +78,8 @@ class Mirror:
     """Copies the partitions that `wanted` chooses from `source` to `target`, in passes.
 
     Partitions begin at the source's first segment. A failing partition does not stop the others.
-    `until_ms`: where each partition is cut, epoch milliseconds. `renamed`: other names in the copy, by topic of the
-    source. `recorder`: digests what is copied. `results`: by partition of the copy.
+    `until_ms`: where to cut each partition, epoch milliseconds. `renamed`: names in the copy, by topic of the source.
+    `recorder`: digests what is copied. `results`: by partition of the copy.
     """
 
     source: LogDir
@@ -92,28 +92,30 @@ class Mirror:
     results: dict[TopicPartition, Mirrored] = field(default_factory=dict)
 
     def run(self) -> int:
-        """One pass over all partitions; returns the bytes copied. Errors of a partition are in `results`; those of the
+        """Copy all partitions once; return the number of bytes. Errors of a partition are in `results`; errors of the
         directories, and of topics that cannot be created (NotPermitted in a broker's directory), are raised."""
         self.source.refresh()
-        wanted = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
-        self._check_names({tp.topic for tp in wanted})
+        partitions = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
+        self._check_names({tp.topic for tp in partitions})
         if self.recorder is not None:
-            self.recorder.see_groups(self.source, self.until_ms)  # before the logs, so that no group is ahead of them
-        whole = {tp: self.source.log(tp).snapshot() for tp in wanted}
+            self.recorder.see_groups(
+                self.source, self.until_ms
+            )  # before the logs, so that no group is ahead of its log
+        whole = {tp: self.source.log(tp).snapshot() for tp in partitions}
         self.target.begin(self.source, whole, self.renamed)
         chosen = [self._chosen(tp, snapshot) for tp, snapshot in whole.items()]
         if self.recorder is not None:
             self.recorder.see_topics(self.source, whole, self.renamed)
-        total = sum(_bytes_from(one.snapshot, self.target.end_offset(one.tp)) for one in chosen)
+        total = sum(_bytes_from(partition.snapshot, self.target.end_offset(partition.tp)) for partition in chosen)
         if not total:
-            for one in chosen:
-                self._copy(one)
+            for partition in chosen:
+                self._copy(partition)
             return 0
         with working(self.progress, "mirror", total):
-            return sum(self._copy(one) for one in chosen)
+            return sum(self._copy(partition) for partition in chosen)
 
     def _check_names(self, topics: Collection[str]) -> None:
-        """InvalidTopic if two topics would have one name in the copy, or an internal topic another one."""
+        """InvalidTopic if two topics would have the same name in the copy, or an internal topic would be renamed."""
         for topic in sorted(topics):
             name = self.renamed.get(topic, topic)
             if name != topic and names.INTERNAL_TOPICS & {topic, name}:
@@ -134,8 +136,8 @@ class Mirror:
         return Chosen(tp, renamed, cut.snapshot, compacted, is_cut=True, mixed=cut.mixed)
 
     def _copy(self, chosen: Chosen) -> int:
-        """Copies one partition. Where compaction or retention of the source removes a segment meanwhile, it goes on
-        with a newer snapshot."""
+        """Copy one partition. If compaction or retention of the source removes a segment meanwhile, continue with a
+        newer snapshot."""
         copied, rereads = 0, Rereads()
         while True:
             copied += self._copy_snapshot(chosen)
@@ -149,7 +151,7 @@ class Mirror:
                 return copied
 
     def _copy_snapshot(self, chosen: Chosen) -> int:
-        """The bytes copied. Errors are in `results`."""
+        """Copy one partition, and return the bytes. Errors are in `results`."""
         result = self.results.get(chosen.tp)
         if result is None:
             end = self.target.end_offset(chosen.tp)
@@ -183,8 +185,8 @@ def check_topic_id(known: str | None, source: str | None, path: Path | str) -> N
 
 
 def check_cut(chosen: Chosen, end_offset: int, path: Path | str) -> None:
-    """InvalidRecord if the copy at `path`, which ends at this offset, has messages from after the cut: a copy is not
-    shortened."""
+    """InvalidRecord if the copy at `path`, which ends at this offset, has messages from after the cut: a mirror never
+    shortens a copy."""
     if chosen.is_cut and end_offset > chosen.snapshot.log_end_offset:
         raise InvalidRecord(
             "the copy already holds messages from after the cut",
@@ -205,7 +207,7 @@ def first_batch(snapshot: LogSnapshot, offset: int) -> reader.BatchPosition | No
 
 
 def _bytes_from(snapshot: LogSnapshot, offset: int) -> int:
-    """Bytes of the batches from an offset on, for a progress bar; 0 where copying will report an error."""
+    """Bytes of the batches from an offset on, for a progress bar; 0 if copying will report an error."""
     with suppress(StorageError, OSError):
         place = first_batch(snapshot, offset)
         if place is not None:

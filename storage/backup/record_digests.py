@@ -1,4 +1,4 @@
-"""Digests of a log's records by ranges of offsets, and where two logs differ.
+"""Digests of a log's records by ranges of offsets, and the differences of two logs.
 
 Records count as a consumer sees them: no control records, nothing below the log start; under read_committed nothing of
 aborted transactions, and nothing from the last stable offset on. So the digests of two copies are equal whatever
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from storage.log.snapshot import LogSnapshot
 from storage.backup.canonical_records import CanonicalRecords, RecordDigest
 
-# How finely two logs are compared at first; where they differ, record by record.
+# The ranges in which two logs are compared at first; ranges that differ are compared record by record.
 COMPARED_OFFSETS: Final = 1 << 16
-# Of messages in ranges that differ.
+# The most messages to compare in ranges that differ.
 MOST_COUNTED: Final = 1 << 20
 _FIELDS: Final = ("timestamp", "key", "value", "headers")
 
@@ -48,7 +48,7 @@ class DigestedRange:
 
 @dataclass(frozen=True, slots=True)
 class LogDigest:
-    """The digest of a stretch of a log, and those of its parts that have records, ascending."""
+    """The digest of a stretch of a log, and the digests of its parts that have records, ascending."""
 
     whole: DigestedRange
     ranges: tuple[DigestedRange, ...]
@@ -67,7 +67,7 @@ class SeenRecord:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first offset at which two logs differ, and what each has there; None: no record."""
+    """The first offset at which two logs differ, and the record of each; None: no record."""
 
     offset: int
     left: SeenRecord | None
@@ -76,10 +76,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What differs. `changed`: messages on both sides that are not equal, `fields` in what. `only`: messages that one
-    side has alone, left and right; `superseded`: how many of them compaction may have removed from the other side, as
-    deletions, or because this side has a later message with their key. `whole`: False where only the first
-    MOST_COUNTED messages were looked at."""
+    """Counts of differences. `changed`: messages on both sides that are not equal, and `fields` that differ. `only`:
+    messages that one side has alone, left and right; `superseded`: how many of them compaction may have removed from
+    the other side, as deletions, or because this side has a later message with their key. `whole`: False if only the
+    first MOST_COUNTED messages were compared."""
 
     changed: int = 0
     fields: tuple[str, ...] = ()
@@ -90,8 +90,8 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class LogDiff:
-    """Where two logs differ. `ranges`: first and last offset (included) of stretches with a difference, as finely as
-    they were compared; `first`: the first of all differences, None if there is none."""
+    """The differences of two logs. `ranges`: first and last offset (included) of stretches with a difference, as finely
+    as they were compared; `first`: the first of all differences, None if there is none."""
 
     ranges: tuple[tuple[int, int], ...] = ()
     first: Difference | None = None
@@ -116,10 +116,11 @@ def digest_records(
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
     progress: Progress | None = None,
 ) -> LogDigest:
-    """The digest of the records from `start_offset` (included) to `end_offset` (excluded, by default the log's end).
+    """Return the digest of the records from `start_offset` (included) to `end_offset` (excluded, by default the log's
+    end).
 
-    `by`: also one for each range of so many offsets, from multiples of it on. OffsetOutOfRange; CorruptBatch and the
-    like for damage, which makes a digest impossible.
+    `by`: also digest each range of this many offsets, counted from its multiples. OffsetOutOfRange; CorruptBatch and
+    the like for damage, which makes a digest impossible.
     """
     report = progress or NoProgress()
     end = snapshot.log_end_offset if end_offset is None else min(end_offset, snapshot.log_end_offset)
@@ -128,29 +129,32 @@ def digest_records(
     encoder = CanonicalRecords()
     for block in read_range(snapshot, start_offset, end, isolation=isolation):
         for number, first, last in _cut(block, by):
-            # Without ranges, the whole is the only one.
-            one = whole if number is None else parts.setdefault(number, RecordDigest())
+            # Without ranges, only the whole is digested.
+            digest = whole if number is None else parts.setdefault(number, RecordDigest())
             for part in encoder.parts(block, first, last):
-                one.add(part)
-                if one is not whole:
+                digest.add(part)
+                if digest is not whole:
                     whole.add(part)
-            one.records += last - first
-            if one is not whole:
+            digest.records += last - first
+            if digest is not whole:
                 whole.records += last - first
         report.advance(len(block.buffer))
         block.check()
     width = MAX_OFFSET if by is None else by
     ranges = tuple(
         DigestedRange(
-            max(number * width, start_offset), min((number + 1) * width, end), found.records, found.hexdigest()
+            max(number * width, start_offset),
+            min((number + 1) * width, end),
+            part_digest.records,
+            part_digest.hexdigest(),
         )
-        for number, found in parts.items()
+        for number, part_digest in parts.items()
     )
     return LogDigest(DigestedRange(start_offset, max(end, start_offset), whole.records, whole.hexdigest()), ranges)
 
 
 def _cut(block: RecordBlock, by: int | None) -> Iterator[tuple[int | None, int, int]]:
-    """A block's rows by the ranges that they are in: the range's number, first row, end of the rows."""
+    """A block's rows by range: the range's number, first row, end of the rows."""
     if not len(block):
         return
     if by is None:
@@ -172,12 +176,12 @@ def diff_records(
     by: int = COMPARED_OFFSETS,
     progress: Progress | None = None,
 ) -> LogDiff:
-    """Where the records of two logs differ, from `start_offset` (included) to `end_offset` (excluded).
+    """Return where the records of two logs differ, from `start_offset` (included) to `end_offset` (excluded).
 
-    `by`: how many offsets are compared at once. CorruptBatch and the like for damage.
+    `by`: how many offsets to compare at once. CorruptBatch and the like for damage.
     """
-    found = [_by_range(log, start_offset, end_offset, by, isolation, progress) for log in (left, right)]
-    wrong = sorted(number for number in {*found[0], *found[1]} if found[0].get(number) != found[1].get(number))
+    by_side = [_by_range(log, start_offset, end_offset, by, isolation, progress) for log in (left, right)]
+    wrong = sorted(number for number in {*by_side[0], *by_side[1]} if by_side[0].get(number) != by_side[1].get(number))
     if not wrong:
         return LogDiff()
     bounds = [(max(number * by, start_offset), min((number + 1) * by, end_offset)) for number in wrong]
@@ -185,23 +189,23 @@ def diff_records(
 
 
 def stored_as(snapshot: LogSnapshot, start_offset: int = 0, end_offset: int = MAX_OFFSET) -> Stored:
-    """How the batches with offsets from `start_offset` (included) to `end_offset` (excluded) are stored. CorruptBatch
-    and the like for damage."""
+    """Return how the batches with offsets from `start_offset` (included) to `end_offset` (excluded) are stored.
+    CorruptBatch and the like for damage."""
     batches, formats, codecs = 0, set[int](), set[int]()
     for segment in snapshot.segments:
         if segment.base_offset < end_offset:
             with closing(scan_sound_batches(snapshot, segment, 0)) as windows:
                 for window in windows:
                     table = window.table
-                    wanted = (table.last_offset >= start_offset) & (table.base_offset < end_offset)
-                    batches += int(wanted.sum())
-                    formats |= set(table.magic[wanted].tolist())
-                    codecs |= set(table.codec[wanted].tolist())
+                    within = (table.last_offset >= start_offset) & (table.base_offset < end_offset)
+                    batches += int(within.sum())
+                    formats |= set(table.magic[within].tolist())
+                    codecs |= set(table.codec[within].tolist())
     return Stored(batches, tuple(sorted(formats)), tuple(Codec(number).config_name for number in sorted(codecs)))
 
 
 def empty_log(like: LogSnapshot) -> LogSnapshot:
-    """A log without messages, to compare another with where there is none."""
+    """A log without messages, to compare with a log that has no counterpart."""
     return replace(like, segments=(), log_start_offset=0, log_end_offset=0, active_end=0, active_size=0)
 
 
@@ -213,7 +217,7 @@ def _by_range(
     if first >= last:
         return {}
     digest = digest_records(snapshot, first, last, by=by, isolation=isolation, progress=progress)
-    return {found.start_offset // by: (found.records, found.digest) for found in digest.ranges}
+    return {digested.start_offset // by: (digested.records, digested.digest) for digested in digest.ranges}
 
 
 def _joined(bounds: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -230,14 +234,14 @@ def _joined(bounds: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 def _differences(
     logs: tuple[LogSnapshot, LogSnapshot], bounds: list[tuple[int, int]], isolation: Isolation
 ) -> tuple[Difference | None, Differences]:
-    """The first difference in ranges of offsets, and what the differences are."""
+    """The first difference in ranges of offsets, and the counts of all differences."""
     first: Difference | None = None
-    found = Differences()
+    differences = Differences()
     only: tuple[list[SeenRecord], list[SeenRecord]] = [], []
     left = MOST_COUNTED
     for offset, pair in _pairs(logs, bounds, isolation):
         if not left:
-            found = replace(found, whole=False)
+            differences = replace(differences, whole=False)
             break
         left -= 1
         if pair[0] != pair[1]:
@@ -250,16 +254,16 @@ def _differences(
             else:
                 ours, theirs = pair
                 names = [name for name in _FIELDS if getattr(ours, name) != getattr(theirs, name)]
-                fields = tuple(name for name in _FIELDS if name in {*found.fields, *names})
-                found = replace(found, changed=found.changed + 1, fields=fields)
+                fields = tuple(name for name in _FIELDS if name in {*differences.fields, *names})
+                differences = replace(differences, changed=differences.changed + 1, fields=fields)
     superseded = [_superseded(log, alone, isolation) for log, alone in zip(logs, only, strict=True)]
-    return first, replace(found, only=(len(only[0]), len(only[1])), superseded=(superseded[0], superseded[1]))
+    return first, replace(differences, only=(len(only[0]), len(only[1])), superseded=(superseded[0], superseded[1]))
 
 
 def _pairs(
     logs: tuple[LogSnapshot, LogSnapshot], bounds: list[tuple[int, int]], isolation: Isolation
 ) -> Iterator[tuple[int, tuple[SeenRecord | None, SeenRecord | None]]]:
-    """What both logs have at each offset of ranges at which one of them has a message."""
+    """The records of both logs at each offset of ranges, wherever one of the logs has a message."""
     for start, end in bounds:
         sides = [_records(log, start, end, isolation) for log in logs]
         ours, theirs = (next(side, None) for side in sides)
@@ -271,7 +275,7 @@ def _pairs(
 
 
 def _superseded(log: LogSnapshot, alone: list[SeenRecord], isolation: Isolation) -> int:
-    """How many of these messages of a log compaction may remove: deletions, and those whose key a later one has."""
+    """How many of these messages compaction may remove: deletions, and those whose key a later message has."""
     count = sum(seen.key is not None and seen.value is None for seen in alone)
     waiting: dict[bytes, list[int]] = {}
     for seen in alone:
@@ -296,7 +300,7 @@ def _superseded(log: LogSnapshot, alone: list[SeenRecord], isolation: Isolation)
 
 
 def _hashed(key: bytes) -> bytes:
-    """Keys may be large."""
+    """A digest in place of a key, which may be large."""
     return hashlib.blake2b(key, digest_size=16).digest()
 
 

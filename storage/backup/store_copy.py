@@ -1,18 +1,18 @@
 """An object store as the destination of a mirror: the source's segments as objects, and a manifest that names them.
 
 A reader reads the manifest, and then only objects that it names. No object is ever replaced: its key has the SHA-256 of
-its bytes. So a reader sees a whole backup at any time, and what a stopped mirror leaves is:
+its bytes. So a reader sees a whole backup at any time, and a mirror that stops after a step leaves:
 
 1. the new ranges, indexes and snapshots are uploaded → the previous backup, and objects that nothing names; the next
-                                                       mirror finds the large ones there and uploads them no more
+                                                        mirror finds the large ones and does not upload them again
 2. the manifest is replaced                           → this backup, and objects that only the previous one named
-3. what the previous manifest lists as `superseded`,
-   and with `delete` whatever no manifest names, is
-   removed                                            → this backup; what is left, the next mirror with `delete` removes
+3. the previous manifest's `superseded` objects, and
+   with `delete` all that no manifest names, are
+   removed                                            → this backup; the next mirror with `delete` removes the rest
 
-A range is 16 MiB of a segment, or what is left at its end. The last range of the last segment is replaced in each run
-in which the log has grown; the object that had it is removed by the run after that, so that whoever has opened the
-previous backup can read it until then.
+A range is 16 MiB of a segment, or the rest at its end. Each run in which the log has grown replaces the last range of
+the last segment; the next run removes the object that it had, so that readers of the previous backup can read it until
+then.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ _AT_ONCE: Final = 8
 _AT_ONCE_BYTES: Final = 48 << 20  # in memory
 _IN_MANIFEST_BYTES: Final = 4 << 10
 _LOOKED_FOR_BYTES: Final = 4 << 20  # of an object that a stopped mirror may have uploaded
-_DECODED_BYTES: Final = 32 << 20  # of a batch; the times of a larger one are not looked for
+_DECODED_BYTES: Final = 32 << 20  # of a batch; the times of larger batches are not determined
 _ANY_TIME: Final = (-(2**63), 2**63 - 1)
 _INDEXES: Final = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
 class _Uploads:
-    """Uploads side by side, within a limit of memory. Used by one thread."""
+    """Uploads in parallel, within a limit of memory. Used by one thread."""
 
     def __init__(self, place: Place, present: set[str]) -> None:
-        """`present`: keys of objects that are there."""
+        """`present`: the keys of objects that exist."""
         self._place = place
         self._present = present
         self._pool = ThreadPoolExecutor(_AT_ONCE, "mirror-upload")
@@ -89,24 +89,24 @@ class _Uploads:
         self._begun: list[Future[None]] = []
 
     def put(self, key: str, data: bytes) -> None:
-        """Begins an upload, unless the object is there. Raises the error of an earlier one."""
+        """Begin an upload, unless the object exists. Raises the error of an earlier upload."""
         if key in self._present:
             return
         self._present.add(key)
         with self._room:
             self._room.wait_for(lambda: not self._bytes or self._bytes + len(data) <= _AT_ONCE_BYTES)
             self._bytes += len(data)
-        done = [one for one in self._begun if one.done()]
-        self._begun = [one for one in self._begun if not one.done()]
-        for one in done:
-            one.result()
+        done = [upload for upload in self._begun if upload.done()]
+        self._begun = [upload for upload in self._begun if not upload.done()]
+        for upload in done:
+            upload.result()
         self._begun.append(self._pool.submit(self._put, key, data))
 
     def wait(self) -> None:
-        """Until all that was begun has ended. Raises the first error."""
+        """Wait for all uploads. Raises the first error."""
         begun, self._begun = self._begun, []
-        for one in begun:
-            one.result()
+        for upload in begun:
+            upload.result()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
@@ -124,7 +124,7 @@ class _Uploads:
 
 
 class _Listed(NamedTuple):
-    """A segment as a manifest lists it. `files`: its indexes, and the producer snapshots at its end, by path."""
+    """A segment in a manifest. `files`: its indexes, and the producer snapshots at its end, by path."""
 
     segment: ManifestSegment
     ranges: tuple[BatchRange, ...]
@@ -132,12 +132,12 @@ class _Listed(NamedTuple):
 
     def keys(self, tp: TopicPartition) -> set[str]:
         """The keys of its objects."""
-        return {range_key(tp, one) for one in self.ranges} | _file_keys(self.files)
+        return {range_key(tp, batch_range) for batch_range in self.ranges} | _file_keys(self.files)
 
 
 @dataclass(slots=True)
 class _Copied:
-    """What the manifest will say of a partition. `replaced`: keys of objects of a segment that has grown since."""
+    """A partition for the manifest. `replaced`: keys of objects of a segment that has grown since."""
 
     log_start_offset: int
     segments: list[_Listed] = field(default_factory=list)
@@ -146,31 +146,31 @@ class _Copied:
 
     @property
     def ranges(self) -> tuple[BatchRange, ...]:
-        return tuple(chain.from_iterable(one.ranges for one in self.segments))
+        return tuple(chain.from_iterable(listed.ranges for listed in self.segments))
 
     @property
     def log_end_offset(self) -> int:
         """The offset after the last message, or where an empty last segment begins."""
-        ends = [one.ranges[-1].last_offset + 1 for one in self.segments[-2:] if one.ranges]
-        return max(self.log_start_offset, *ends, *(one.segment.base_offset for one in self.segments[-1:]), 0)
+        ends = [listed.ranges[-1].last_offset + 1 for listed in self.segments[-2:] if listed.ranges]
+        return max(self.log_start_offset, *ends, *(listed.segment.base_offset for listed in self.segments[-1:]), 0)
 
     def listing(self) -> ManifestPartition:
-        segments = tuple(one.segment for one in self.segments)
+        segments = tuple(listed.segment for listed in self.segments)
         return ManifestPartition(self.log_start_offset, self.log_end_offset, self.ranges, segments)
 
     def files(self, tp: TopicPartition) -> Iterator[tuple[str, ManifestFile]]:
-        """The files in its directory, by path."""
-        for one in self.segments:
-            yield from one.files.items()
+        """The files in the partition's directory, by path."""
+        for listed in self.segments:
+            yield from listed.files.items()
         if self.epochs is not None:
             yield f"{tp.dir_name}/{names.LEADER_EPOCH_CHECKPOINT}", self.epochs
 
 
 class StoreCopy:
-    """A `Destination`. Used as a context manager; `finish` makes what was copied the backup. `delete`: segments that
-    the source no longer has leave the backup, and objects that it does not need leave the store.
+    """A `Destination`. Used as a context manager; `finish` makes the copied partitions the backup. `delete`: segments
+    that the source no longer has leave the backup, and objects that the backup does not need leave the store.
 
-    An upload that fails ends the mirror (TierUnavailable). A partition that fails stays as the previous backup has it.
+    An upload that fails ends the mirror (TierUnavailable). A partition that fails stays as in the previous backup.
     """
 
     def __init__(self, place: Place, recorder: ManifestRecorder, *, delete: bool = False) -> None:
@@ -199,7 +199,7 @@ class StoreCopy:
         self._source = source
         cluster = source.cluster_metadata() or read_bootstrap(source.path)
         records = [] if cluster is None else cluster_records(cluster)
-        if records:  # without a time, so that it is another file only if it says something else
+        if records:  # without a time, so that its bytes change only with its content
             self._files[names.BOOTSTRAP_CHECKPOINT] = _in_manifest(metadata_checkpoint.bootstrap(records, 0))
 
     def end_offset(self, tp: TopicPartition) -> int:
@@ -219,9 +219,9 @@ class StoreCopy:
         growing = before.segments[-1].base_offset if before.segments else -1
         copied = _Copied(snapshot.log_start_offset if self._delete else before.log_start_offset)
         if not self._delete:
-            # The backup keeps what the source has lost at its beginning.
+            # The backup keeps segments that the source has lost at its beginning.
             first = snapshot.segments[0].base_offset if snapshot.segments else before.log_end_offset
-            copied.segments += [one for base, one in listed.items() if base < first]
+            copied.segments += [listed_segment for base, listed_segment in listed.items() if base < first]
         try:
             for segment in snapshot.segments:
                 end, mark = snapshot.end_position(segment), _mark(segment)
@@ -234,7 +234,11 @@ class StoreCopy:
                 if known is not None and segment.base_offset == growing:
                     copied.replaced |= known.keys(tp)
                     if is_same and known.segment.mark.partition(" ")[0] == mark.partition(" ")[0]:
-                        ranges = tuple(one for one in known.ranges[:-1] if one.size_bytes >= _RANGE_BYTES)
+                        ranges = tuple(
+                            listed_segment
+                            for listed_segment in known.ranges[:-1]
+                            if listed_segment.size_bytes >= _RANGE_BYTES
+                        )
                         greatest = TimestampOffset(known.segment.max_timestamp, known.segment.max_timestamp_offset)
                 for more, so_far in self._upload(tp, snapshot, segment, ranges, greatest):
                     ranges, greatest = (*ranges, more), so_far
@@ -250,10 +254,10 @@ class StoreCopy:
                 result.log_end_offset = copied.log_end_offset
 
     def finish(self, until_ms: int | None, now_ms: int) -> Manifest:
-        """Waits for the uploads, and writes the manifest; removes what it says. LogLocked where another mirror has
-        written there since; TierUnavailable."""
+        """Wait for the uploads, write the manifest, and remove superseded objects. LogLocked if another mirror has
+        written to the store since; TierUnavailable."""
         self._uploads.wait()
-        partitions = {**self._previous.partitions, **{tp: one.listing() for tp, one in self._copied.items()}}
+        partitions = {**self._previous.partitions, **{tp: copy.listing() for tp, copy in self._copied.items()}}
         gone = self._gone() if self._delete else set()
         partitions = {tp: listed for tp, listed in partitions.items() if tp not in gone}
         directories = {tp.dir_name for tp in (*self._copied, *gone)}
@@ -261,16 +265,16 @@ class StoreCopy:
             path: file for path, file in self._previous.files.items() if path.rpartition("/")[0] not in directories
         }
         files |= self._files
-        for tp, one in self._copied.items():
-            files |= dict(one.files(tp))
+        for tp, copy in self._copied.items():
+            files |= dict(copy.files(tp))
         written = self._recorder.listing(until_ms, now_ms, partitions, files)
         copied = {tp.topic for tp in self._copied}
         failed = {name: topic for name, topic in self._previous.topics.items() if name not in copied}
         left = {tp.topic for tp in partitions}
-        topics = {name: _without_tiers(one) for name, one in {**written.topics, **failed}.items() if name in left}
+        topics = {name: _without_tiers(topic) for name, topic in {**written.topics, **failed}.items() if name in left}
         written = replace(written, topics=topics)
         keys = _keys(written)
-        replaced = {key for one in self._copied.values() for key in one.replaced}
+        replaced = {key for copy in self._copied.values() for key in copy.replaced}
         written = replace(written, superseded=tuple(sorted(replaced - keys)))
         data, name = manifests.encode(written), self._place.object_name(STORED_MANIFEST)
         if len(data) > MOST_ENTRIES_BYTES:
@@ -296,12 +300,12 @@ class StoreCopy:
     def _gone(self) -> set[TopicPartition]:
         """The partitions of the backup that the source no longer has."""
         assert self._source is not None
-        there = set(self._source.all_partitions())
+        stored = set(self._source.all_partitions())
         sources = {name: topic.source_topic for name, topic in self._previous.topics.items()}
-        return {tp for tp in self._previous.partitions if TopicPartition(sources[tp.topic], tp.partition) not in there}
+        return {tp for tp in self._previous.partitions if TopicPartition(sources[tp.topic], tp.partition) not in stored}
 
     def _check(self, chosen: Chosen, before: ManifestPartition) -> bool:
-        """Whether the source still has the last range of the backup as it was copied. InvalidRecord if the backup is of
+        """Whether the source still has the last range of the backup unchanged. InvalidRecord if the backup belongs to
         another log."""
         assert self._source is not None
         check_one_log(chosen.snapshot, compacted=chosen.compacted)
@@ -347,9 +351,9 @@ class StoreCopy:
         before: Sequence[BatchRange],
         greatest: TimestampOffset,
     ) -> Iterator[tuple[BatchRange, TimestampOffset]]:
-        """Uploads the batches of a segment after those of `before`; yields the ranges, and the greatest timestamp so
-        far, which was `greatest`. CorruptBatch and the like."""
-        digest, data, position = RangeDigest(), bytearray(), sum(one.size_bytes for one in before)
+        """Upload the batches of a segment after those of `before`; yield the ranges, and the greatest timestamp so far,
+        which was `greatest`. CorruptBatch and the like."""
+        digest, data, position = RangeDigest(), bytearray(), sum(batch_range.size_bytes for batch_range in before)
         times: list[int] = []
         decoder = Decoder(_DECODED_BYTES, verify_crc=False)
         with closing(scan_sound_batches(snapshot, segment, position)) as windows:
@@ -358,7 +362,7 @@ class StoreCopy:
                 if not table.rows:
                     continue
                 part = bytes_of(segment.log, window.buffer, table, 0, table.rows, window.origin)
-                if not isinstance(part, LargeBatch):  # of which the CRC was checked when it was found
+                if not isinstance(part, LargeBatch):  # the CRC of a large batch was checked by the scan
                     damage = verify_crcs(part, table, 0, table.rows, int(table.position[0]))
                     if damage is not None:
                         damage.error.path = segment.log.path
@@ -381,22 +385,22 @@ class StoreCopy:
         return listed
 
     def _sidecars(self, chosen: Chosen, segment: Segment, end: int) -> dict[str, ManifestFile]:
-        """Uploads a segment's indexes, and the producer snapshots at its end; returns them by path."""
-        found: dict[str, bytes | None] = {}
+        """Upload a segment's indexes, and the producer snapshots at its end; return them by path."""
+        by_name: dict[str, bytes | None] = {}
         snapshot, base = chosen.snapshot, segment.base_offset
         is_whole = segment is not snapshot.active
         for kind in _INDEXES:
             name = segment_file(base, kind)
             if is_whole and not segment.is_remote:
-                found[name] = read_whole(segment.path_of(kind), MOST_ENTRIES_BYTES)
+                by_name[name] = read_whole(segment.path_of(kind), MOST_ENTRIES_BYTES)
             elif kind is FileKind.OFFSET_INDEX:
                 index = segment.offset_index(end)
                 inside = index.positions < end
-                found[name] = offset_index.encode(index.offsets[inside], index.positions[inside], base)
+                by_name[name] = offset_index.encode(index.offsets[inside], index.positions[inside], base)
             elif kind is FileKind.TIME_INDEX:
                 times = segment.time_index(end)
                 inside = times.offsets < snapshot.log_end_offset
-                found[name] = time_index.encode(times.timestamps[inside], times.offsets[inside], base)
+                by_name[name] = time_index.encode(times.timestamps[inside], times.offsets[inside], base)
         if not segment.is_remote:
             after = snapshot.log_end_offset
             if is_whole:
@@ -404,9 +408,9 @@ class StoreCopy:
             for offset in live_offsets(segment.directory, FileKind.PRODUCER_SNAPSHOT):
                 if base < offset <= after:
                     name = segment_file(offset, FileKind.PRODUCER_SNAPSHOT)
-                    found[name] = read_whole(segment.directory / name, MOST_ENTRIES_BYTES)
+                    by_name[name] = read_whole(segment.directory / name, MOST_ENTRIES_BYTES)
         listed: dict[str, ManifestFile] = {}
-        for name, data in found.items():
+        for name, data in by_name.items():
             if data:
                 path = f"{chosen.tp.dir_name}/{name}"
                 listed[path] = _in_manifest(data)
@@ -416,26 +420,26 @@ class StoreCopy:
         return listed
 
     def _files_of(self, tp: TopicPartition, before: ManifestPartition) -> list[dict[str, ManifestFile]]:
-        """The files of each segment that the previous manifest lists."""
+        """The files of each segment in the previous manifest."""
         bases = [segment.base_offset for segment in before.segments]
-        found: list[dict[str, ManifestFile]] = [{} for _ in bases]
+        by_segment: list[dict[str, ManifestFile]] = [{} for _ in bases]
         for name, file in self._previous_files.get(tp.dir_name, {}).items():
             parsed = names.parse_segment_file(name)
             if parsed is not None and bases:
-                # A snapshot is named for the end of what it covers.
+                # A snapshot is named for the end of its offsets.
                 find = bisect_left if parsed.kind is FileKind.PRODUCER_SNAPSHOT else bisect_right
-                found[max(find(bases, parsed.offset) - 1, 0)][f"{tp.dir_name}/{name}"] = file
-        return found
+                by_segment[max(find(bases, parsed.offset) - 1, 0)][f"{tp.dir_name}/{name}"] = file
+        return by_segment
 
 
 def _mark(segment: Segment) -> str:
-    """Tells the file of a segment from any other, and from itself once it is changed: inode, size, times."""
+    """Identifies a state of a segment's file: inode, size, times."""
     status = segment.log.stat()
     return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
 def _times_in(window: Window, decoder: Decoder) -> list[int]:
-    """Timestamps, between which those of all messages are."""
+    """Timestamps between which those of all messages are."""
     times, row = [], 0
     while row < window.table.rows:
         block = decoder.decode(window.buffer, window.table, row, origin=window.origin)
@@ -447,7 +451,7 @@ def _times_in(window: Window, decoder: Decoder) -> list[int]:
 
 
 def _without_tiers(topic: ManifestTopic) -> ManifestTopic:
-    """Without the configuration of remote segments: the backup has their messages as its own."""
+    """The topic without the configuration of remote segments: the backup has their messages as its own."""
     configs = {key: value for key, value in topic.configs.items() if not key.startswith(TIERED_KEYS)}
     return replace(topic, configs=configs)
 
@@ -462,5 +466,5 @@ def _file_keys(files: Mapping[str, ManifestFile]) -> set[str]:
 
 def _keys(manifest: Manifest) -> set[str]:
     """The keys of all objects that a manifest names."""
-    ranges = {range_key(tp, one) for tp, listed in manifest.partitions.items() for one in listed.ranges}
+    ranges = {range_key(tp, batch_range) for tp, listed in manifest.partitions.items() for batch_range in listed.ranges}
     return ranges | _file_keys(manifest.files)
