@@ -1,15 +1,15 @@
 """Builds one partition's directory in the new log directory from a replica.
 
-Segments are copied whole, the last one up to where the log ends or is cut; then recovery, as after a crash, checks
-every batch of them, rebuilds their indexes, leader epochs and producer snapshots, and the log is closed. So the result
-does not rest on any index or checkpoint of the source.
+Segments are copied whole, except that the last one ends where the log ends or is cut. Then recovery, as after a crash,
+checks every batch, and rebuilds indexes, leader epochs and producer snapshots; and the log is closed. So the result
+depends on no index or checkpoint of the source.
 
-Linked segments (`link`) are not read: what was shut down cleanly is trusted from its start on, otherwise up to the
-source's recovery point; where segments are remote, all are read. Only sealed segments are linked, and only their
-`.log`: a broker appends to the last one, and writes to indexes. A later recovery of a broker would cut a linked segment
-in place only where it is damaged.
+Linked segments (`link`) are not read. They are trusted from the log's start if it was shut down cleanly, otherwise up
+to the source's recovery point; if some segments are remote, all are read. Only sealed segments are linked, and only
+their `.log`: a broker appends to the last segment, and writes to indexes. A broker's later recovery changes a linked
+segment in place only if it is damaged.
 
-The directory is abandoned as a whole when something fails, so a crash here needs no care.
+If anything fails, the whole directory is abandoned, so a crash here needs no care.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ Ending = Callable[[TopicPartition, ProducerEntry], ControlType | None]
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """How a partition is built: which replica, to where, up to where. `chosen`: the batches of all replicas, where the
-    replica is not taken as it is."""
+    """How to build a partition: from which replica, to where, up to where. `chosen`: the batches of all replicas, if
+    the replica is not taken unchanged."""
 
     replica: Replica
     directory: Path
@@ -80,8 +80,9 @@ class BuildPlan:
 class Built:
     """A partition that was built. `linked_bytes` are among `size_bytes`. `last_epoch`: the last leader's, -1 if none.
 
-    `greatest_producer_id`: in its batches that were read and in its producer state. `open_transactions`: those without
-    a marker at its end; `aborted`, `committed`: those of them that got a marker. `producers`: all that a broker knows.
+    `greatest_producer_id`: in the batches that were read and in the producer state. `open_transactions`: those without
+    a marker at the end of the source; `aborted`, `committed`: those of them that got a marker. `producers`: all that a
+    broker knows.
     """
 
     tp: TopicPartition
@@ -99,16 +100,16 @@ class Built:
 
 @dataclass(slots=True)
 class Building:
-    """Builds partitions, one after the other, with one disk and clock."""
+    """Builds partitions one after the other, with one disk and clock."""
 
     disk: Disk
     clock: Clock
     progress: Progress
 
     def build(self, plan: BuildPlan, ending: Ending) -> Built:
-        """Makes the directory. `ending` says which marker open transactions get, if they get one.
+        """Make the directory. `ending` decides which marker open transactions get, if any.
 
-        CorruptBatch or another StorageError where the replica is damaged; OSError.
+        CorruptBatch or another StorageError if the replica is damaged; OSError.
         """
         if plan.chosen is not None:
             return self._finish(plan, self._put_together(plan, plan.chosen), 0, ending)
@@ -136,9 +137,13 @@ class Building:
         if report.cut is not None or report.log_end_offset != expected:
             log.abandon()
             cut = report.cut
-            here = [one.log.path for one in kept if cut is not None and one.base_offset == cut.base_offset]
-            position = cut.position if cut is not None and here else None
-            raise damaged(replica, here[0] if here else replica.path, position, expected, report.log_end_offset)
+            paths = [
+                kept_segment.log.path
+                for kept_segment in kept
+                if cut is not None and kept_segment.base_offset == cut.base_offset
+            ]
+            position = cut.position if cut is not None and paths else None
+            raise damaged(replica, paths[0] if paths else replica.path, position, expected, report.log_end_offset)
         for base_offset, position in report.overlapping_segments.items():
             log.abandon()
             path = replica.path / names.segment_file(base_offset, FileKind.LOG)
@@ -166,10 +171,10 @@ class Building:
             loaded = recovery.run()
         except PartitionOffline as error:
             where = "" if error.path is None else error.path.name
-            here = [one.log.path for one in plan.replica.snapshot.segments if one.log.path.name == where]
+            paths = [segment.log.path for segment in plan.replica.snapshot.segments if segment.log.path.name == where]
             raise CorruptBatch(
                 f"{plan.replica.tp} is damaged before intact messages",
-                path=here[0] if here else plan.replica.path,
+                path=paths[0] if paths else plan.replica.path,
                 position=error.position,
                 offset=error.offset,
                 found=error.found,
@@ -185,7 +190,7 @@ class Building:
         return log
 
     def _finish(self, plan: BuildPlan, log: PartitionLog, linked: int, ending: Ending) -> Built:
-        """Appends markers, closes the log, writes what else belongs into its directory."""
+        """Append markers, close the log, write the directory's other files."""
         disk, directory, replica = self.disk, plan.directory, plan.replica
         producers = log.active_producers()
         unfinished = [entry for entry in producers if entry.current_txn_first_offset >= 0]
@@ -200,7 +205,7 @@ class Building:
         times = {segment.base_offset: segment.log.stat().st_mtime_ns for segment in segments}
         for segment in snapshot.segments:
             if segment.base_offset in times and segment.log.stat().st_nlink == 1:
-                # Retention goes by it where messages carry no timestamps.
+                # Retention uses it if messages carry no timestamps.
                 disk.set_mtime(segment.log.path, times[segment.base_offset])
         disk.sync_dir(directory)
         return Built(
@@ -231,13 +236,13 @@ class Building:
         return encode_batch([Record(key, value, (), self.clock.now_ms())], base_offset=offset, fields=fields)
 
     def _copy_segment(self, segment: Segment, directory: Path, *, link: bool) -> int:
-        """Links or copies a sealed segment; returns the bytes that were linked."""
+        """Link or copy a sealed segment; return the bytes that were linked."""
         target = directory / names.segment_file(segment.base_offset, FileKind.LOG)
         linked = link and not segment.is_remote and self._linked(segment.log.path, target)
         if not linked:
             self._copy_log(segment, directory, segment.size)
         if segment.is_remote:
-            return 0  # recovery makes its indexes, as it does all
+            return 0  # recovery makes its indexes, like all indexes
         for kind in _COPIED_INDEXES:
             path = segment.path_of(kind)
             if exists(path):
@@ -254,7 +259,7 @@ class Building:
         return True
 
     def _copy_log(self, segment: Segment, directory: Path, size_bytes: int) -> None:
-        """The first bytes of a segment's .log, wherever that is."""
+        """Copy the first bytes of a segment's .log, from a directory or a tier."""
         target = directory / names.segment_file(segment.base_offset, FileKind.LOG)
         if not segment.is_remote:
             self._copy_file(segment.log.path, target, size_bytes)
@@ -286,7 +291,7 @@ class Building:
                 file.sync()
 
     def _make(self, directory: Path) -> None:
-        """Makes a partition's directory, anew after an attempt that failed."""
+        """Make a partition's directory, anew after an attempt that failed."""
         if exists(directory):
             for path in paths_in(directory):
                 self.disk.unlink(path)
@@ -295,7 +300,7 @@ class Building:
 
 
 def check(plan: BuildPlan) -> None:
-    """Reads what `Building.build` would copy and check. CorruptBatch where it would refuse; OSError."""
+    """Read what `Building.build` would copy, and check it. CorruptBatch if the build would fail; OSError."""
     replica, end_offset = plan.replica, plan.cut.end_offset
     snapshot = replica.snapshot
     kept = _kept(snapshot, end_offset)
@@ -321,13 +326,13 @@ def _kept(snapshot: LogSnapshot, end_offset: int) -> list[Segment]:
     return [
         segment
         for segment in snapshot.segments
-        # An empty last segment too: the log may end beyond the last batch.
+        # Also an empty last segment: the log may end beyond the last batch.
         if segment.base_offset < end_offset or segment.base_offset == end_offset == snapshot.log_end_offset
     ]
 
 
 def _recovery_point(plan: BuildPlan, kept: Sequence[Segment]) -> int:
-    """What is below was synced by the source's owner, and is only linked."""
+    """The offset below which the source's owner had synced everything, so that segments can be linked."""
     replica = plan.replica
     if not plan.link or not kept or replica.epochs is None or any(segment.is_remote for segment in kept):
         return 0
@@ -336,10 +341,10 @@ def _recovery_point(plan: BuildPlan, kept: Sequence[Segment]) -> int:
 
 
 def damaged(replica: Replica, path: Path, position: int | None, expected: int, found: object) -> CorruptBatch:
-    """The error for a replica that has messages up to `expected`, and can be read as far as `found` says."""
+    """The error for a replica that should have messages up to `expected`, but is readable only up to `found`."""
     return CorruptBatch(
         f"{replica.tp} is damaged",
-        path=path if exists(path) else replica.path,  # a remote segment is not here
+        path=path if exists(path) else replica.path,  # a remote segment has no local file
         position=position,
         expected=f"messages up to offset {expected}",
         found=f"up to {found}" if isinstance(found, int) else found,
@@ -348,7 +353,7 @@ def damaged(replica: Replica, path: Path, position: int | None, expected: int, f
 
 
 def _position_of(snapshot: LogSnapshot, segment: Segment, end_offset: int) -> int:
-    """The position behind the last batch below `end_offset`."""
+    """The position after the last batch below `end_offset`."""
     end = snapshot.end_position(segment)
     if end_offset >= snapshot.log_end_offset or not end:
         return end
@@ -365,9 +370,9 @@ def _position_of(snapshot: LogSnapshot, segment: Segment, end_offset: int) -> in
 
 
 def _greatest_producer_id(source: Path, built: LogSnapshot) -> int:
-    """The greatest in the batches of a log, and in all producer snapshots of its source; -1 without any.
+    """The greatest in the batches of a log, and in all producer snapshots of its source; -1 if there is none.
 
-    Linked segments are not read: the snapshots have their producers, except those that had expired by then.
+    Linked segments are not read: the snapshots have their producers, except producers that had expired by then.
     """
     greatest = -1
     for offset in live_offsets(source, FileKind.PRODUCER_SNAPSHOT):

@@ -1,7 +1,7 @@
-"""What a new cluster takes over of the old one's metadata besides topics, and what it leaves out.
+"""Which of the old cluster's metadata, besides topics, a new cluster takes over.
 
-Configurations of brokers, groups and client metrics, quotas, ACLs, SCRAM credentials and delegation tokens stand in
-the metadata log. They are taken over where a broker of one node works with them.
+Configurations of brokers, groups and client metrics, quotas, ACLs, SCRAM credentials and delegation tokens are in the
+metadata log. They are taken over if a broker of one node works with them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from storage.files.metadata_records import ResourceType, VerbatimKind
 from storage.files.metadata_replay import ClusterMetadata
 
 _SECURITY: Final = (VerbatimKind.ACL, VerbatimKind.SCRAM, VerbatimKind.TOKEN)
-# The new broker listens in plain text, is alone, and keeps what it is given: it would not start, take no messages with
-# acks=all, or remove old messages. Also classes and files that may not be there.
+# The new broker listens in plain text, is alone, and keeps all messages. With these settings it would not start, would
+# refuse messages with acks=all, or would remove old messages. Also names of classes and files that may be missing.
 _LEFT_OUT: Final = (
     "listener", "advertised.", "inter.broker.", "ssl.", "sasl.", "principal.", "metric.reporters", "min.insync.",
     "default.replication.", "leader.replication.", "follower.replication.", "log.retention.",
@@ -31,15 +31,15 @@ def carried(cluster: ClusterMetadata, node_id: int, *, without_security: bool) -
         topics={},
         broker_defaults=_fit(cluster.broker_defaults),
         brokers={} if own is None else {node_id: _fit(own)},
-        verbatim=tuple(one for one in cluster.verbatim if not without_security or one.kind not in _SECURITY),
+        verbatim=tuple(record for record in cluster.verbatim if not without_security or record.kind not in _SECURITY),
     )
 
 
 def carried_notes(cluster: ClusterMetadata, kept: ClusterMetadata) -> Iterator[str]:
-    """What a person should know of that: what was taken over, and the names of what was not."""
+    """Notes for people about the metadata: what was taken over, and the names of what was left out."""
     for kind in VerbatimKind:
-        had = [one.name for one in cluster.verbatim if one.kind is kind]
-        has = [one.name for one in kept.verbatim if one.kind is kind]
+        had = [record.name for record in cluster.verbatim if record.kind is kind]
+        has = [record.name for record in kept.verbatim if record.kind is kind]
         if had:
             yield f"{kind.value}: {len(has)} of {len(had)} carried over ({shortened_list(sorted(set(had)))})"
         if has and kind is VerbatimKind.ACL:

@@ -1,6 +1,6 @@
-"""What the coordinators' own topics say about the others: committed offsets, transactional ids, numbers of partitions.
+"""The coordinators' own topics as sources about the others: committed offsets, transactional ids, partition counts.
 
-Read from the new directory once its logs are built; the numbers of partitions from the replicas that were chosen.
+They are read from the new directory once its logs are built; partition counts from the chosen replicas.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _FEATURES = {
     GroupType.SHARE: SHARE_VERSION,
     GroupType.STREAMS: STREAMS_VERSION,
 }
-_NAMES = ("group", "groupId", "transactionalId")  # the field of a key that decides where the record is
+_NAMES = ("group", "groupId", "transactionalId")  # the field of a key that decides in which partition the record is
 _DEFAULT_COUNT = 50  # offsets.topic.num.partitions, transaction.state.log.num.partitions
-_MOST = 1000  # partitions that are tried
+_MOST = 1000  # the most partitions to try
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class GroupCommit:
 
 @dataclass(slots=True)
 class Coordinated:
-    """What the coordinators know. `features`: the names of those without which a broker refuses to go on with it, or
-    knows no such groups. `problems`: what was left out."""
+    """The coordinators' state. `features`: the names of features without which a broker refuses this state, or does not
+    know such groups. `problems`: errors of what was left out."""
 
     transactions: TransactionalIds
     commits: list[GroupCommit] = field(default_factory=list)
@@ -54,9 +54,9 @@ class Coordinated:
 
     @property
     def greatest_producer_id(self) -> int:
-        """Of all transactional ids, the ids before and after the present one included; -1 without any."""
+        """The greatest of all transactional ids' producer ids, previous and next ones included; -1 if there is none."""
         known = self.transactions.by_id.values()
-        ids = ((one.producer_id, one.previous_producer_id, one.next_producer_id) for one in known)
+        ids = ((state.producer_id, state.previous_producer_id, state.next_producer_id) for state in known)
         return max(chain.from_iterable(ids), default=-1)
 
 
@@ -64,7 +64,7 @@ def read_coordinators(log_dir: LogDir) -> Coordinated:
     """Everything in the COORDINATORS_TOPICS of a directory. OSError; damage is in `problems`."""
     known = Coordinated(transactional_ids(log_dir))
     known.problems += known.transactions.problems
-    if any(one.client_version for one in known.transactions.by_id.values()):
+    if any(state.client_version for state in known.transactions.by_id.values()):
         known.features.add(TRANSACTION_VERSION)
     for tp in log_dir.all_partitions():
         if tp.topic == names.CONSUMER_OFFSETS_TOPIC:
@@ -81,20 +81,21 @@ def read_coordinators(log_dir: LogDir) -> Coordinated:
 
 
 def partition_count(topic: str, snapshots: Mapping[int, LogSnapshot]) -> int:
-    """How many partitions a coordinators' topic had, from where its keys are: each is in the partition of its hash.
+    """Return how many partitions a coordinators' topic had, from its keys: each is in the partition of its hash.
 
-    If the partitions from 0 on are here without a gap, their number; otherwise 50, Kafka's default, or the least that
-    fits. InvalidConfig when none fits. Source: GroupMetadataManager.partitionFor, TransactionStateManager.partitionFor.
+    If the partitions from 0 on exist without a gap, their number; otherwise 50, Kafka's default, or the least number
+    that fits. InvalidConfig if none fits. Source: GroupMetadataManager.partitionFor,
+    TransactionStateManager.partitionFor.
     """
-    here = max(snapshots) + 1
+    least = max(snapshots) + 1
     keys = {number: set(_keys(topic, snapshot)) for number, snapshot in snapshots.items()}
 
     def fits(count: int) -> bool:
         return all(group_partition(key, count) == number for number, own in keys.items() for key in own)
 
-    likely = [here, _DEFAULT_COUNT] if len(snapshots) == here and here > 1 else [_DEFAULT_COUNT, here]
-    for count in chain(likely, range(here, _MOST)):
-        if count >= here and fits(count):
+    likely = [least, _DEFAULT_COUNT] if len(snapshots) == least and least > 1 else [_DEFAULT_COUNT, least]
+    for count in chain(likely, range(least, _MOST)):
+        if count >= least and fits(count):
             return count
     raise InvalidConfig(
         f"the number of partitions of {topic} cannot be found: its keys contradict each other",

@@ -1,8 +1,8 @@
-"""The features of a new cluster: as the old one had them, as a release has them by default, or as its formats need.
+"""The features of a new cluster: the old cluster's, a release's defaults, or those that the data's formats need.
 
 Without them a broker starts and then refuses its own data: a transactional id whose last record names a transaction
 version cannot begin another transaction in a cluster without that feature. Source: Kafka's Feature, MetadataVersion,
-and what `kafka-storage version-mapping` and `feature-dependencies` of Kafka 4.3.0 and 4.4.0 print.
+and the output of `kafka-storage version-mapping` and `feature-dependencies` of Kafka 4.3.0 and 4.4.0.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ RELEASES: Final[Mapping[str, Mapping[str, int]]] = {
 
 
 def features(known: Mapping[str, int], needed: Iterable[str], release: str | None) -> dict[str, int]:
-    """Levels by name. `known`: of the old cluster, empty if nobody knows; `needed`: the names of those whose formats
-    the data have; `release`: one of RELEASES, whose levels are taken instead of the known ones.
+    """Return levels by name. `known`: the old cluster's, empty if unknown; `needed`: the names of features whose
+    formats are in the data; `release`: one of RELEASES, whose levels replace the known ones.
 
-    Where neither is given, the levels of the first release that has all that are needed. InvalidConfig when `release`
-    lacks one of them.
+    If neither is given, the levels of the first release that has all needed features. InvalidConfig if `release` lacks
+    one.
     """
-    wanted = set(needed)
+    needed_names = set(needed)
     if release is not None:
-        lacking = wanted - RELEASES[release].keys()
+        lacking = needed_names - RELEASES[release].keys()
         if lacking:
             raise InvalidConfig(
                 f"the data need {', '.join(sorted(lacking))}, which Kafka {release} does not have",
-                expected=f"release {_first_with(wanted)} or later",
+                expected=f"release {_first_with(needed_names)} or later",
                 found=release,
             )
         return dict(RELEASES[release])
     if known:
         return {**known, METADATA_VERSION: max(known.get(METADATA_VERSION, 0), LEAST_METADATA_VERSION)}
-    levels = RELEASES[_first_with(wanted)]
-    return {name: levels[name] for name in (METADATA_VERSION, *sorted(wanted))}
+    levels = RELEASES[_first_with(needed_names)]
+    return {name: levels[name] for name in (METADATA_VERSION, *sorted(needed_names))}
 
 
-def _first_with(wanted: set[str]) -> str:
-    return next(release for release, levels in RELEASES.items() if wanted <= levels.keys())
+def _first_with(needed: set[str]) -> str:
+    return next(release for release, levels in RELEASES.items() if needed <= levels.keys())

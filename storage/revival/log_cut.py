@@ -1,6 +1,6 @@
-"""Where a partition is cut: behind the last whole batch that a time, or an offset, still includes.
+"""Where a partition is cut: after the last whole batch that a time, or an offset, still includes.
 
-Batches are never divided: the last one that is kept may hold messages that are later, and that is told.
+Batches are never divided: the last batch that is kept may hold later messages, and the report says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LogCut:
 
 
 def cut_at_offset(snapshot: LogSnapshot, offset: int) -> LogCut:
-    """Behind the batch that holds the message before `offset`. StorageError at damage."""
+    """Cut after the batch that holds the message before `offset`. StorageError at damage."""
     if offset >= snapshot.log_end_offset:
         return LogCut(snapshot.log_end_offset)
     if offset <= snapshot.log_start_offset:
@@ -33,7 +33,8 @@ def cut_at_offset(snapshot: LogSnapshot, offset: int) -> LogCut:
     last = segment.base_offset - 1
     for window in scan_sound_batches(snapshot, segment, segment.floor(offset - 1, end)):
         table = window.table
-        # A compressed message set has only its last offset; its first one is above the last of the set before.
+        # A compressed message set has only its last offset; its first offset is above the last offset of the previous
+        # set.
         first = np.where(table.base_offset >= 0, table.base_offset, np.append(last, table.last_offset[:-1]) + 1)
         kept = int(np.searchsorted(first, offset))
         if kept:
@@ -44,6 +45,6 @@ def cut_at_offset(snapshot: LogSnapshot, offset: int) -> LogCut:
 
 
 def cut_at_time(snapshot: LogSnapshot, until_ms: int) -> LogCut:
-    """Behind the last batch with a message at or before `until_ms` (client.time_cut). StorageError at damage."""
+    """Cut after the last batch with a message at or before `until_ms` (log.time_cut). StorageError at damage."""
     cut = cut_at(snapshot, until_ms)
     return LogCut(max(cut.snapshot.log_end_offset, snapshot.log_start_offset), cut.mixed is not None)

@@ -1,8 +1,8 @@
-"""The files that make a directory of logs the directory of a cluster of one node, which a broker then starts on.
+"""The files that turn a directory of logs into the directory of a cluster of one node, from which a broker can start.
 
 A broker and controller in one (combined mode), with a quorum of itself: `meta.properties`; `bootstrap.checkpoint` with
 the topics; the checkpoint of `__cluster_metadata-0` that names the voter; the four offset checkpoints; a
-`server.properties`. What each is needed for: storage/DESIGN.md, "Reviving".
+`server.properties`. The purpose of each: storage/DESIGN.md, "Reviving".
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_INT32 = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The one node: who it is, and where it listens (the controller on the port after the broker's)."""
+    """The cluster's one node: its identity, and where it listens (the controller on the port after the broker's)."""
 
     cluster_id: str
     node_id: int
@@ -45,8 +45,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class NewCluster:
-    """What the files are made from. `cluster`: features and everything else but topics. `leader_epochs`: the highest
-    known of each partition, the missing ones included; `producer_id`: the highest known."""
+    """The input for the files. `cluster`: features and everything else but topics. `leader_epochs`: the highest known
+    epoch of each partition, missing partitions included; `producer_id`: the highest known."""
 
     node: Node
     cluster: ClusterMetadata
@@ -57,12 +57,12 @@ class NewCluster:
 
     def records(self) -> list[NewRecord]:
         """The records of bootstrap.checkpoint."""
-        # With eligible leader replicas, a partition without a leader stays offline.
+        # With eligible leader replicas, a partition without a leader would stay offline.
         leader = self.node.node_id if self.cluster.features.get(ELIGIBLE_LEADER_REPLICAS) else _NO_LEADER
         next_producer_id = 0
         if self.producer_id >= 0:
-            # Otherwise a new producer could get an id that a log knows, and its first batch be taken for a duplicate.
-            # Behind the greatest that there can be a broker gives none out (ProducerIdControlManager): "Exhausted".
+            # Otherwise a new producer could get an id that a log knows, and its first batch would count as a duplicate.
+            # Beyond the greatest possible id a broker gives out none (ProducerIdControlManager): "Exhausted".
             following = (self.producer_id // _PRODUCER_ID_BLOCK + 1) * _PRODUCER_ID_BLOCK
             next_producer_id = min(following, _GREATEST_ID)
         records = cluster_records(replace(self.cluster, next_producer_id=next_producer_id))
@@ -72,7 +72,8 @@ class NewCluster:
                 ConfigRecord(ResourceType.TOPIC, topic.name, key, value) for key, value in topic.configs.items()
             ]
             for number in range(topic.partition_count):
-                # Above all: a consumer ignores a leader whose epoch is below that of an offset it has committed.
+                # Above all known epochs: a consumer ignores a leader whose epoch is below that of an offset it has
+                # committed.
                 epoch = self.leader_epochs.get(TopicPartition(topic.name, number), -1) + 1
                 records.append(
                     NewPartition(topic.topic_id, number, self.node.node_id, self.node.directory_id, leader, epoch)
@@ -81,11 +82,11 @@ class NewCluster:
 
 
 def write(disk: Disk, directory: Path, cluster: NewCluster, log_dir: Path, now_ms: int) -> None:
-    """Writes the files into `directory`, which will be `log_dir`; meta.properties, without which no broker starts,
+    """Write the files into `directory`, which will become `log_dir`; meta.properties, without which no broker starts,
     last."""
     node, built = cluster.node, cluster.built
-    ends = {tp: one.log_end_offset for tp, one in built.items()}
-    starts = {tp: one.log_start_offset for tp, one in built.items() if one.log_start_offset > 0}
+    ends = {tp: partition.log_end_offset for tp, partition in built.items()}
+    starts = {tp: partition.log_start_offset for tp, partition in built.items() if partition.log_start_offset > 0}
     contents = {
         names.RECOVERY_POINT_CHECKPOINT: checkpoints.encode(ends),
         names.REPLICATION_CHECKPOINT: checkpoints.encode(ends),
@@ -96,7 +97,7 @@ def write(disk: Disk, directory: Path, cluster: NewCluster, log_dir: Path, now_m
         with opened(disk, directory / name, create=True) as file:
             file.write_at(0, content)
             file.sync()
-    # It may hold credentials. A broker's own snapshots are for its user alone, too.
+    # Readable only for the user, because it may hold credentials, like a broker's own snapshots.
     bootstrap = metadata_checkpoint.bootstrap(cluster.records(), now_ms)
     replace_file(disk, directory / names.BOOTSTRAP_CHECKPOINT, bootstrap, mode=0o600)
     quorum = directory / f"{names.CLUSTER_METADATA_TOPIC}-0"
@@ -117,7 +118,7 @@ def write(disk: Disk, directory: Path, cluster: NewCluster, log_dir: Path, now_m
 
 
 def server_properties(node: Node, log_dir: Path) -> bytes:
-    """A configuration with which the broker starts: plain text, on one host, keeping what it is given."""
+    """A configuration with which the broker starts: plain text, on one host, keeping all messages."""
     controller = f"{node.host}:{node.port + 1}"
     settings = {
         "process.roles": "broker,controller",

@@ -1,7 +1,7 @@
-"""Which replica of a partition is looked at first, and what the others have that it has not, by their ends alone.
+"""The replica of a partition to read first, and what the others have that it lacks, by their ends alone.
 
-As in an unclean leader election: the highest last leader epoch, then the highest log end offset, then the most bytes.
-Of equal ones the first. Where it is not one whole log, `storage.log.batch_choice` decides by all their batches.
+As in an unclean leader election: the highest last leader epoch, then the highest log end offset, then the most bytes,
+then the first. If it is not one whole log, `storage.log.batch_choice` decides by the batches of all replicas.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from storage.types import OffsetRange, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The replica that is taken, and what is left behind in the `others`, the best of them first. `passed_over`: the
-    one that would have been taken if it were whole."""
+    """The chosen replica, and the `others`, the best first. `beyond`: what they have and it lacks. `passed_over`: a
+    replica that would have been chosen if it were whole."""
 
     replica: Replica
     beyond: tuple[Beyond, ...]
@@ -30,8 +30,8 @@ class Choice:
         return [self.replica, *self.others]
 
     def taking(self, replica: Replica, beyond: Sequence[Beyond] = ()) -> Choice:
-        """The choice of another one of them."""
-        others = tuple(one for one in self.all if one is not replica)
+        """Return these replicas with another choice."""
+        others = tuple(other for other in self.all if other is not replica)
         return Choice(replica, tuple(beyond), others, None if replica is self.replica else self.replica)
 
 

@@ -1,14 +1,14 @@
-"""Makes a log directory on which an unmodified Kafka broker of one node starts, from what is left of others.
+"""Builds a log directory from which an unmodified Kafka broker of one node can start, out of the remains of others.
 
-The steps; what a crash after each leaves:
+The steps, and the state that a crash after each leaves:
 
-1. plan: read the sources, choose replicas, find the cuts        → nothing
-2. take `<DEST>.reviving` next to DEST, and empty it             → an empty directory with a lock file that nobody holds
-3. build the partitions in it, one after the other (building.py) → some partitions; no broker takes the directory
-4. write the directory's own files, `meta.properties` last       → a complete directory under another name
-5. rename it to DEST, and sync the directory above               → DEST, complete
+1. plan: read the sources, choose replicas, find the cuts           → nothing
+2. take `<DEST>.reviving` next to DEST, and empty it                → an empty directory with a lock file, not locked
+3. build the partitions in it, one after the other (building.py)    → some partitions; no broker accepts the directory
+4. write the directory's own files, `meta.properties` last          → a complete directory under another name
+5. rename it to DEST, and sync the directory above                  → DEST, complete
 
-DEST does not exist, or is empty, until step 5. A later run takes up `<DEST>.reviving` at step 2: it begins anew.
+DEST does not exist, or is empty, until step 5. A later run empties `<DEST>.reviving` in step 2, and begins anew.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _SHOWN = 20  # ranges of offsets of a partition, in notes
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to revive, and how. `until_ms`: each partition ends with the last batch that holds a message at or before
-    it; `offsets`: each of these partitions with the batch that holds the offset before. `partition_counts`: of topics
-    whose number of partitions cannot be found. `release`: see features. `tier`: where remote segments are. `host`,
-    `port`: where the broker will listen."""
+    """The sources of a revival, and its options. `until_ms`: each partition ends with the last batch that holds a
+    message at or before this time; `offsets`: these partitions end with the batch that holds the offset before.
+    `partition_counts`: of topics whose number of partitions cannot be determined. `release`: see features. `tier`:
+    where remote segments are. `host`, `port`: where the broker will listen."""
 
     sources: Sequence[Path]
     target: Path
@@ -87,8 +87,8 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedPartition:
-    """A partition: its replica, what is left behind in others, where it is cut. `chosen`: the batches of all replicas,
-    where that one is not taken as it is."""
+    """A partition: its replica, the others, and where it is cut. `chosen`: the batches of all replicas, if the replica
+    is not taken unchanged."""
 
     tp: TopicPartition
     choice: Choice
@@ -106,16 +106,16 @@ class PlannedPartition:
 
     @property
     def end_offset(self) -> int:
-        """Where the new log ends, before markers are appended to it."""
+        """The offset where the new log ends, before markers are appended to it."""
         return self.cut.end_offset if self.chosen is None else self.chosen.log_end_offset
 
 
 @dataclass(slots=True)
 class Revival:
-    """The result, or what it would be. `cluster`: what the new cluster gets besides topics; its features may be more
-    once the data have been read. `known_features`: of the old one, empty if nobody knows. `old_transactions`: what the
-    sources' coordinators knew, where the new cluster does not get that. `built` is empty for a plan
-    alone. `notes`: what a person should know, one sentence or two each. `began_anew`: an earlier run had not finished.
+    """The result, or for a plan the expected result. `cluster`: what the new cluster gets besides topics; it may get
+    more features once the data have been read. `known_features`: the old cluster's, empty if unknown.
+    `old_transactions`: the sources' coordinators' state, if the new cluster does not get it. `built` is empty for a
+    plan alone. `notes`: for people, one sentence or two each. `began_anew`: an earlier run had not finished.
     """
 
     node: Node
@@ -130,21 +130,21 @@ class Revival:
 
 
 def plan(request: Request) -> Revival:
-    """Step 1. BadDestination, NotALogDir, LogLocked, InvalidTopic, InvalidConfig, UnknownTopicOrPartition; StorageError
-    at damage; OSError."""
-    found = sources.find(request.sources, request.tier)
+    """Plan a revival (step 1). BadDestination, NotALogDir, LogLocked, InvalidTopic, InvalidConfig,
+    UnknownTopicOrPartition; StorageError at damage; OSError."""
+    known = sources.find(request.sources, request.tier)
     check_destination(request.target, *request.sources)
     _check_target(request.target)
-    wanted = [replica for replica in found.replicas if _is_wanted(request, replica.tp)]
-    if not wanted:
+    chosen = [replica for replica in known.replicas if _is_wanted(request, replica.tp)]
+    if not chosen:
         raise UnknownTopicOrPartition("no partition of the sources is wanted", advice="Check the names of the topics")
-    planned = topics.plan_topics(found, wanted, request.config, request.partition_counts)
-    node, cluster = _node(found, request), _cluster(found)
+    planned = topics.plan_topics(known, chosen, request.config, request.partition_counts)
+    node, cluster = _node(known, request), _cluster(known)
     kept = carried(cluster, node.node_id, without_security=request.without_security)
     kept = replace(kept, features=features(cluster.features, (), request.release))
     revival = Revival(node, kept, planned, [], cluster.features)
     if request.without_transactions:
-        states = choose([one for one in found.replicas if one.tp.topic == names.TRANSACTION_STATE_TOPIC])
+        states = choose([replica for replica in known.replicas if replica.tp.topic == names.TRANSACTION_STATE_TOPIC])
         revival.old_transactions = recorded_ids(choice.replica.snapshot for choice in states.values())
     for topic in planned:
         for number, choice in sorted(topic.choices.items()):
@@ -152,20 +152,20 @@ def plan(request: Request) -> Revival:
             choice, cut = _first_cut(request, tp, choice)
             revival.partitions.append(PlannedPartition(tp, choice, cut, topic))
     for tp in request.offsets:
-        if tp not in {one.tp for one in revival.partitions}:
+        if tp not in {partition.tp for partition in revival.partitions}:
             raise UnknownTopicOrPartition(f"an offset is given for {tp}, which is not among the partitions to revive")
-    revival.notes += _notes_of_sources(found, revival, request)
+    revival.notes += _notes_of_sources(known, revival, request)
     revival.notes += carried_notes(cluster, kept)
     return revival
 
 
 def rehearse(request: Request) -> Revival:
-    """`plan`, and a look at the logs: errors where `run` would refuse them. Nothing is changed."""
+    """Plan a revival, and check the logs: raises the errors that `run` would raise. Nothing is changed."""
     revival = plan(request)
     errors: list[StorageError] = []
-    for number, one in enumerate(revival.partitions):
+    for number, partition in enumerate(revival.partitions):
         try:
-            revival.partitions[number] = _tried(one, request, request.target, _look)
+            revival.partitions[number] = _tried(partition, request, request.target, _look)
         except StorageError as error:
             errors.append(error)
     _raise_together(errors)
@@ -181,8 +181,8 @@ def _look(plan: BuildPlan) -> None:
 def run(
     request: Request, *, disk: Disk | None = None, clock: Clock | None = None, progress: Progress | None = None
 ) -> Revival:
-    """All steps. Errors as `plan`; CorruptBatch, which names all damaged replicas, where one is (unless `salvage`);
-    LogLocked when another process revives to the same place. Nothing is left then."""
+    """Run all steps. The errors of `plan`; CorruptBatch, which names all damaged replicas, if some are (unless
+    `salvage`); LogLocked if another process revives to the same place. After an error nothing is left."""
     disk = RealDisk() if disk is None else disk
     clock = SystemClock() if clock is None else clock
     progress = NoProgress() if progress is None else progress
@@ -220,7 +220,7 @@ def run(
 
 
 def _check_target(target: Path) -> None:
-    """FileExistsError unless the new directory is missing or empty; OSError where it cannot be made by a rename."""
+    """FileExistsError unless the new directory is missing or empty; OSError if no directory can be renamed to it."""
     if not target.parent.exists():
         raise FileNotFoundError(errno.ENOENT, "no such directory", str(target.parent))
     if target.is_mount():
@@ -242,13 +242,13 @@ def _node(found: FoundReplicas, request: Request) -> Node:
     return Node(cluster_id, node_id, partition_metadata.random_id(), request.host, request.port)
 
 
-def _cluster(found: FoundReplicas) -> ClusterMetadata:
-    """What the source that knows most says of the cluster."""
+def _cluster(known: FoundReplicas) -> ClusterMetadata:
+    """The cluster's metadata from the source that knows most."""
 
     def rank(source: SourceDirectory) -> tuple[int, int]:
         return source.cluster.end_offset, source.cluster.features.get(METADATA_VERSION, -1)
 
-    return max(found.sources, key=rank).cluster
+    return max(known.sources, key=rank).cluster
 
 
 def _cut(request: Request, tp: TopicPartition, replica: Replica) -> LogCut:
@@ -259,7 +259,7 @@ def _cut(request: Request, tp: TopicPartition, replica: Replica) -> LogCut:
             cut = cut_at_time(snapshot, request.until_ms)
         if tp in request.offsets:
             at_offset = cut_at_offset(snapshot, request.offsets[tp])
-            cut = min(cut, at_offset, key=lambda one: one.end_offset)
+            cut = min(cut, at_offset, key=lambda each: each.end_offset)
     except CorruptData as error:
         error.advice = "Where to cut is not certain in a damaged log: `kafkafs salvage` it first, and revive the copy"
         raise
@@ -267,7 +267,7 @@ def _cut(request: Request, tp: TopicPartition, replica: Replica) -> LogCut:
 
 
 def _first_cut(request: Request, tp: TopicPartition, choice: Choice) -> tuple[Choice, LogCut]:
-    """Where the first replica is cut that is not damaged there."""
+    """The first replica that is not damaged at its cut, and the cut."""
     for replica in choice.others:
         try:
             return choice, _cut(request, tp, choice.replica)
@@ -276,19 +276,21 @@ def _first_cut(request: Request, tp: TopicPartition, choice: Choice) -> tuple[Ch
     return choice, _cut(request, tp, choice.replica)
 
 
-def _notes_of_sources(found: FoundReplicas, revival: Revival, request: Request) -> Iterator[str]:
-    clusters = {source.meta.cluster_id for source in found.sources if source.meta is not None}
+def _notes_of_sources(known: FoundReplicas, revival: Revival, request: Request) -> Iterator[str]:
+    clusters = {source.meta.cluster_id for source in known.sources if source.meta is not None}
     if len(clusters) > 1:
         yield f"the sources belong to {len(clusters)} clusters; the new one has the id {revival.node.cluster_id}"
-    for source in found.sources:
+    for source in known.sources:
         for problem in source.problems:
             yield f"not used: {problem}"
     for topic in revival.topics:
         yield from _notes_of_topic(topic)
     if request.link:
         yield "linked segments share their bytes with the sources and were not read: `kafkafs verify` checks them"
-    here = {topic.name for topic in revival.topics}
-    absent = {name for one in found.sources if one.metadata is not None for name in one.metadata.topics} - here
+    revived = {topic.name for topic in revival.topics}
+    absent = {
+        name for origin in known.sources if origin.metadata is not None for name in origin.metadata.topics
+    } - revived
     absent = {name for name in absent if _is_wanted(request, TopicPartition(name, 0))}
     if absent:
         listed = shortened_list(sorted(absent))
@@ -296,49 +298,49 @@ def _notes_of_sources(found: FoundReplicas, revival: Revival, request: Request) 
 
 
 def _notes_of_partitions(revival: Revival) -> Iterator[str]:
-    """What there is to say of the replicas that were taken."""
-    for one in revival.partitions:
-        replica = one.replica
-        if one.choice.passed_over is not None:
-            passed = one.choice.passed_over.path
-            yield f"{one.tp}: {passed} is damaged; {replica.path} can be read further, and is taken"
-        if one.chosen is not None:
-            yield from _notes_of_chosen(one.tp, one.chosen)
-            if one.topic.may_be_compacted and any(loss.may_be_compacted for loss in one.chosen.lost):
+    """Notes about the replicas that were chosen."""
+    for partition in revival.partitions:
+        replica = partition.replica
+        if partition.choice.passed_over is not None:
+            passed = partition.choice.passed_over.path
+            yield f"{partition.tp}: {passed} is damaged; {replica.path} can be read further, and is taken"
+        if partition.chosen is not None:
+            yield from _notes_of_chosen(partition.tp, partition.chosen)
+            if partition.topic.may_be_compacted and any(loss.may_be_compacted for loss in partition.chosen.lost):
                 yield (
-                    f"{one.tp}: its cleanup.policy is not known; if the topic was compacted, offsets that no batch "
-                    f"holds are not lost: --config {one.tp.topic}:cleanup.policy=compact says so"
+                    f"{partition.tp}: its cleanup.policy is not known; if the topic was compacted, offsets that no "
+                    f"batch holds are not lost: --config {partition.tp.topic}:cleanup.policy=compact says so"
                 )
         if replica.snapshot.remote_note is not None:
             yield f"{replica.snapshot.remote_note}: the new one does not have them"
         remote = [segment for segment in replica.snapshot.segments if segment.is_remote]
         if remote:
             size = sum(segment.size for segment in remote)
-            yield f"{one.tp}: {len(remote)} segments with {size} bytes are from {remote[0].remote_kind}"
+            yield f"{partition.tp}: {len(remote)} segments with {size} bytes are from {remote[0].remote_kind}"
         for problem in replica.problems:
             yield f"not used: {problem}"
         torn = replica.snapshot.active_size - replica.snapshot.active_end
         if torn:
-            yield f"{one.tp}: {torn} bytes at the end of the log are no whole batches, and are left out"
-        for beyond in one.choice.beyond[:_SHOWN]:
+            yield f"{partition.tp}: {torn} bytes at the end of the log are no whole batches, and are left out"
+        for beyond in partition.choice.beyond[:_SHOWN]:
             first, last = beyond.offsets.start, beyond.offsets.end - 1
-            yield f"{one.tp}: offsets {first} to {last} of {beyond.path} are left out: {beyond.reason}"
-        if len(one.choice.beyond) > _SHOWN:
-            yield f"{one.tp}: {len(one.choice.beyond) - _SHOWN} more ranges of offsets are left out"
-        if one.is_cut:
-            more = "; its last batch also holds later messages" if one.cut.straddles else ""
-            yield f"{one.tp}: cut at offset {one.cut.end_offset} of {replica.log_end_offset}{more}"
-            if one.topic.config.compact and one.tp.topic not in COORDINATORS_TOPICS:
-                yield f"{one.tp}: messages that compaction has removed since then are not in it"
+            yield f"{partition.tp}: offsets {first} to {last} of {beyond.path} are left out: {beyond.reason}"
+        if len(partition.choice.beyond) > _SHOWN:
+            yield f"{partition.tp}: {len(partition.choice.beyond) - _SHOWN} more ranges of offsets are left out"
+        if partition.is_cut:
+            more = "; its last batch also holds later messages" if partition.cut.straddles else ""
+            yield f"{partition.tp}: cut at offset {partition.cut.end_offset} of {replica.log_end_offset}{more}"
+            if partition.topic.config.compact and partition.tp.topic not in COORDINATORS_TOPICS:
+                yield f"{partition.tp}: messages that compaction has removed since then are not in it"
 
 
 def _notes_of_chosen(tp: TopicPartition, chosen: BatchChoice) -> Iterator[str]:
-    lost = [one for one in chosen.lost if one.first_offset is not None]
+    lost = [loss for loss in chosen.lost if loss.first_offset is not None]
     if chosen.damage is not None:
         yield f"{tp}: was damaged, and what is intact was copied; {len(lost)} ranges of offsets are lost"
-    for one in lost[:_SHOWN]:
-        to = "on" if one.last_offset is None else f"to {one.last_offset}"
-        yield f"{tp}: offsets {one.first_offset} {to} are lost: {one.reason}"
+    for loss in lost[:_SHOWN]:
+        to = "on" if loss.last_offset is None else f"to {loss.last_offset}"
+        yield f"{tp}: offsets {loss.first_offset} {to} are lost: {loss.reason}"
     for filled in chosen.filled[:_SHOWN]:
         first, last = filled.offsets.start, filled.offsets.end - 1
         yield f"{tp}: offsets {first} to {last} are from {filled.directory}"
@@ -380,9 +382,9 @@ def _taken(disk: Disk, place: Path) -> Iterator[DirLock]:
 
 
 def _emptied(disk: Disk, place: Path) -> bool:
-    """Removes everything in the unfinished directory but its lock; returns whether there was anything."""
+    """Remove everything in the unfinished directory but its lock; return whether there was anything."""
     left = [path for path in paths_in(place) if path.name != dir_lock.NAME]
-    # So that it looks unfinished from here on.
+    # meta.properties first, so that the directory looks unfinished from here on.
     for path in sorted(left, key=lambda path: path.name != names.META_PROPERTIES):
         if path.is_dir():
             for inner in paths_in(path):
@@ -394,12 +396,12 @@ def _emptied(disk: Disk, place: Path) -> bool:
 
 
 def _check_space(revival: Revival, request: Request, place: Path) -> None:
-    """OSError (ENOSPC) when the copies cannot fit."""
+    """OSError (ENOSPC) if the copies cannot fit."""
     needed = 0
-    for one in revival.partitions:
-        segments = one.replica.snapshot.segments
+    for partition in revival.partitions:
+        segments = partition.replica.snapshot.segments
         copied = segments[-1:] if request.link else segments
-        needed += sum(segment.size for segment in copied if segment.base_offset < one.cut.end_offset)
+        needed += sum(segment.size for segment in copied if segment.base_offset < partition.cut.end_offset)
     free = os.statvfs(place)
     if needed > free.f_bavail * free.f_frsize:
         what = f"not enough space: {needed} bytes are copied, {free.f_bavail * free.f_frsize} are free"
@@ -407,7 +409,7 @@ def _check_space(revival: Revival, request: Request, place: Path) -> None:
 
 
 def _build_all(revival: Revival, request: Request, building: Building, place: Path) -> None:
-    """Builds all partitions. All damaged ones are found before the first error is raised."""
+    """Build all partitions. All damaged replicas are collected before the first error is raised."""
     errors: list[StorageError] = []
 
     def ending(tp: TopicPartition, producer: ProducerEntry) -> ControlType | None:
@@ -418,46 +420,46 @@ def _build_all(revival: Revival, request: Request, building: Building, place: Pa
     def build(plan: BuildPlan) -> None:
         revival.built[plan.replica.tp] = building.build(plan, ending)
 
-    total = sum(one.replica.snapshot.size_bytes for one in revival.partitions)
+    total = sum(partition.replica.snapshot.size_bytes for partition in revival.partitions)
     with working(building.progress, "revive", total):
-        for number, one in enumerate(revival.partitions):
+        for number, partition in enumerate(revival.partitions):
             try:
-                revival.partitions[number] = _tried(one, request, place, build)
+                revival.partitions[number] = _tried(partition, request, place, build)
             except StorageError as error:
                 errors.append(error)
     _raise_together(errors)
 
 
 def _tried(
-    one: PlannedPartition, request: Request, place: Path, attempt: Callable[[BuildPlan], None]
+    partition: PlannedPartition, request: Request, place: Path, attempt: Callable[[BuildPlan], None]
 ) -> PlannedPartition:
-    """Attempts to build a partition from its replica as it is, or else from the batches of all of them. Returns it as
-    it was built. StorageError where the replica that counts first is damaged, and should not be salvaged."""
-    to, topic = place / one.tp.dir_name, one.topic
+    """Attempt to build a partition from its replica unchanged, or else from the batches of all replicas. Return it as
+    it was built. StorageError if the chosen replica is damaged, and is not to be salvaged."""
+    to, topic = place / partition.tp.dir_name, partition.topic
     error: StorageError | None = None
-    if _is_one_log(one):
+    if _is_one_log(partition):
         try:
-            if request.link and one.choice.others:
-                check(_build_plan(one, to))  # as it would not be read
-            attempt(_build_plan(one, to, link=request.link))
-            return one
+            if request.link and partition.choice.others:
+                check(_build_plan(partition, to))  # linked segments would not be read
+            attempt(_build_plan(partition, to, link=request.link))
+            return partition
         except StorageError as refused:
             error = refused
-    replicas = one.choice.all
+    replicas = partition.choice.all
     chosen = choose_batches(
         [replica.copy for replica in replicas],
         compacted=topic.config.compact,
-        end_offset=one.cut.end_offset if one.is_cut else MAX_OFFSET,
+        end_offset=partition.cut.end_offset if partition.is_cut else MAX_OFFSET,
     )
-    choice = one.choice.taking(replicas[chosen.first], chosen.beyond)
-    again = replace(one, choice=choice, cut=_cut(request, one.tp, choice.replica))
-    if chosen.is_first_alone and (error is None or choice.replica is not one.replica):
+    choice = partition.choice.taking(replicas[chosen.first], chosen.beyond)
+    again = replace(partition, choice=choice, cut=_cut(request, partition.tp, choice.replica))
+    if chosen.is_first_alone and (error is None or choice.replica is not partition.replica):
         with suppress(StorageError):
             attempt(_build_plan(again, to, link=request.link))
             return again
-    found = chosen.damage
-    if found is not None and not request.salvage:
-        raise error or damaged(choice.replica, found.path, found.position, one.cut.end_offset, found.reason)
+    damage = chosen.damage
+    if damage is not None and not request.salvage:
+        raise error or damaged(choice.replica, damage.path, damage.position, partition.cut.end_offset, damage.reason)
     again = replace(again, chosen=chosen)
     attempt(_build_plan(again, to))
     return again
@@ -477,8 +479,10 @@ def _is_one_log(one: PlannedPartition) -> bool:
     return not any(contradict(snapshot, other) or has_what_is_missing(snapshot, other) for other in others)
 
 
-def _build_plan(one: PlannedPartition, to: Path, *, link: bool = False) -> BuildPlan:
-    return BuildPlan(one.replica, to, one.topic.config, one.topic.topic_id, one.cut, link, one.chosen)
+def _build_plan(partition: PlannedPartition, to: Path, *, link: bool = False) -> BuildPlan:
+    return BuildPlan(
+        partition.replica, to, partition.topic.config, partition.topic.topic_id, partition.cut, link, partition.chosen
+    )
 
 
 def _raise_together(errors: list[StorageError]) -> None:
@@ -507,9 +511,9 @@ def _leader_epochs(revival: Revival, known: Coordinated) -> dict[TopicPartition,
 
 def _greatest_producer_id(revival: Revival, known: Coordinated) -> int:
     ids = [known.greatest_producer_id]
-    for one in revival.partitions:
-        ids.append(revival.built[one.tp].greatest_producer_id)
-        ids.append(one.replica.source.cluster.next_producer_id - 1)
+    for partition in revival.partitions:
+        ids.append(revival.built[partition.tp].greatest_producer_id)
+        ids.append(partition.replica.source.cluster.next_producer_id - 1)
     return max(ids)
 
 
@@ -528,19 +532,20 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
         if built.committed:
             yield f"{built.tp}: {len(built.committed)} open transactions were committed, as their producers were told"
         left = [
-            one
-            for one in built.open_transactions
-            if one not in (*built.aborted, *built.committed) and not known.transactions.will_end(built.tp, one)
+            producer
+            for producer in built.open_transactions
+            if producer not in (*built.aborted, *built.committed)
+            and not known.transactions.will_end(built.tp, producer)
         ]
         if left:
-            first = min(one.current_txn_first_offset for one in left)
+            first = min(producer.current_txn_first_offset for producer in left)
             yield (
                 f"{built.tp}: {len(left)} open transactions that no coordinator will end keep consumers of committed "
                 f"messages at offset {first}: --without-transactions aborts them"
             )
     epochs: dict[int, int] = {}
-    for one in chain.from_iterable(built.producers for built in revival.built.values()):
-        epochs[one.producer_id] = max(one.epoch, epochs.get(one.producer_id, -1))
+    for producer in chain.from_iterable(built.producers for built in revival.built.values()):
+        epochs[producer.producer_id] = max(producer.epoch, epochs.get(producer.producer_id, -1))
     behind = [
         name
         for name, state in sorted(known.transactions.by_id.items())
@@ -553,13 +558,16 @@ def _notes_of_result(revival: Revival, known: Coordinated, request: Request) -> 
             f"that topic out: {shortened_list(behind)}"
         )
     if request.link:
-        sealed = sum(segment.size for one in revival.partitions for segment in one.replica.snapshot.segments[:-1])
+        sealed = sum(
+            segment.size for planned in revival.partitions for segment in planned.replica.snapshot.segments[:-1]
+        )
         if sealed and not any(built.linked_bytes for built in revival.built.values()):
             yield "nothing could be linked (another file system, or another user's files): everything was copied"
     beyond = [
-        f"{one.group} at {one.committed.offset} in {one.tp} (ends at {revival.built[one.tp].log_end_offset})"
-        for one in known.commits
-        if one.tp in revival.built and one.committed.offset > revival.built[one.tp].log_end_offset
+        f"{commit.group} at {commit.committed.offset} in {commit.tp} "
+        f"(ends at {revival.built[commit.tp].log_end_offset})"
+        for commit in known.commits
+        if commit.tp in revival.built and commit.committed.offset > revival.built[commit.tp].log_end_offset
     ]
     if beyond:
         yield (

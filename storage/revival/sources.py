@@ -1,8 +1,8 @@
-"""What there is to revive: the replicas of partitions in log directories, or in single partitions' directories.
+"""The sources of a revival: replicas of partitions in log directories, or in single partitions' directories.
 
-A single partition's directory may also be one that a broker has set aside (`-stray`, `-delete`, `-future`). If it lies
-in a log directory as a live partition, that directory's checkpoints and metadata count for it too. Nothing is changed,
-not even access times.
+A single partition's directory may also be one that a broker has set aside (`-stray`, `-delete`, `-future`). If it is a
+live partition of a log directory, that directory's checkpoints and metadata count for it too. Nothing is changed, not
+even access times.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ _REPLICA_DIRS = (DirKind.PARTITION, DirKind.DELETED, DirKind.STRAY, DirKind.FUTU
 
 @dataclass(frozen=True, slots=True)
 class SourceDirectory:
-    """One log directory. `clean`: it was shut down cleanly. `metadata`: None where it has no metadata log that can be
-    read; `cluster`: what there is to know of its cluster besides topics, from that or from `bootstrap.checkpoint`.
-    `problems`: what could not be read."""
+    """A log directory. `clean`: it was shut down cleanly. `metadata`: None if it has no readable metadata log;
+    `cluster`: metadata of its cluster besides topics, from that log or from `bootstrap.checkpoint`. `problems`: errors
+    of unreadable files."""
 
     path: Path
     meta: MetaProperties | None
@@ -70,9 +70,9 @@ class SourceDirectory:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One partition's directory. `recovery_point`: 0 where no checkpoint tells; `reached`: the offset that its
-    checkpoints say it had. `epochs`: None where the file is missing or does not parse. `last_epoch`: of the last leader
-    that wrote to it, -1 if it is not known. `overrides`: of its topic.properties, None without."""
+    """A partition's directory. `recovery_point`: 0 if no checkpoint has it; `reached`: the greatest offset in its
+    checkpoints. `epochs`: None if the file is missing or does not parse. `last_epoch`: of the last leader that wrote to
+    it, -1 if unknown. `overrides`: from its topic.properties, None if it has none."""
 
     tp: TopicPartition
     path: Path
@@ -89,7 +89,7 @@ class Replica:
 
     @property
     def copy(self) -> LogCopy:
-        """Its log, as one of several copies."""
+        """The replica's log, as one of several copies."""
         return LogCopy(self.snapshot, self.reached)
 
     @property
@@ -98,7 +98,7 @@ class Replica:
 
 
 class _Opened(NamedTuple):
-    """A source, and what its checkpoints say of partitions: log start offsets (None where that checkpoint is lost),
+    """A source, and offsets of partitions in its checkpoints: log start offsets (None if that checkpoint is lost),
     recovery points, and the offsets that logs have reached."""
 
     source: SourceDirectory
@@ -108,7 +108,7 @@ class _Opened(NamedTuple):
 
 
 _NOTHING = SourceDirectory(Path(), None, None, ClusterMetadata(), clean=False)
-_UNKNOWN = _Opened(_NOTHING, None, {}, {})  # of a partition's directory alone
+_UNKNOWN = _Opened(_NOTHING, None, {}, {})  # for a partition's directory alone
 
 
 @dataclass(slots=True)
@@ -120,13 +120,13 @@ class FoundReplicas:
 
 
 def find(paths: Sequence[Path], tier: Tier | None = None) -> FoundReplicas:
-    """The replicas in these directories, with their remote segments in `tier`.
+    """Return the replicas in these directories, with their remote segments in `tier`.
 
-    LogLocked when a process holds one of them; NotALogDir for a directory that is neither a log directory nor a
+    LogLocked if a process holds one of them; NotALogDir for a directory that is neither a log directory nor a
     partition's; OSError.
     """
     opened: dict[Path, _Opened] = {}
-    places: dict[Path, tuple[TopicPartition, Path]] = {}  # the log directory of each replica's, or itself
+    places: dict[Path, tuple[TopicPartition, Path]] = {}  # the log directory of each replica, or its own
     for given in paths:
         path = given.resolve()
         parsed = names.parse_dir(path.name)
@@ -148,23 +148,23 @@ def find(paths: Sequence[Path], tier: Tier | None = None) -> FoundReplicas:
     remote_logs = [] if tier is None else _metadata_logs([path.resolve() for path in paths])
     metadata = RemoteMetadata(lambda: remote_logs)
     replicas = [_replica(tp, path, opened[log_dir], tier, metadata) for path, (tp, log_dir) in places.items()]
-    return FoundReplicas([one.source for one in opened.values()], replicas)
+    return FoundReplicas([source.source for source in opened.values()], replicas)
 
 
 def _with_metadata_together(opened: dict[Path, _Opened]) -> dict[Path, _Opened]:
-    """The same, where the metadata logs of one cluster are damaged, with what all of them have together."""
+    """The sources; if metadata logs of a cluster are damaged, each gets the metadata that all of them have together."""
     known = {
-        path: one.source
-        for path, one in opened.items()
-        if one.source.metadata is not None and one.source.meta is not None and one.source.meta.cluster_id
+        path: source
+        for path, (source, *_) in opened.items()
+        if source.metadata is not None and source.meta is not None and source.meta.cluster_id
     }
     for path, source in known.items():
         problem = None if source.metadata is None else source.metadata.problem
         cluster_id = None if source.meta is None else source.meta.cluster_id
-        same = [one for one in known.values() if one.meta is not None and one.meta.cluster_id == cluster_id]
-        together = _read_together([one.path for one in same]) if problem is not None and len(same) > 1 else None
+        same = [other for other in known.values() if other.meta is not None and other.meta.cluster_id == cluster_id]
+        together = _read_together([other.path for other in same]) if problem is not None and len(same) > 1 else None
         if together is not None and source.metadata is not None and together.end_offset > source.metadata.end_offset:
-            problems = tuple(one for one in source.problems if one is not problem)
+            problems = tuple(known_problem for known_problem in source.problems if known_problem is not problem)
             cluster = together if together.features else source.cluster
             changed = replace(source, metadata=together, cluster=cluster, problems=problems)
             opened[path] = opened[path]._replace(source=changed)
@@ -172,8 +172,8 @@ def _with_metadata_together(opened: dict[Path, _Opened]) -> dict[Path, _Opened]:
 
 
 def _read_together(log_dirs: Sequence[Path]) -> ClusterMetadata | None:
-    """What the metadata logs of these directories say together: as a reader of a directory would read it that has the
-    batches of all of them, and their snapshots."""
+    """The metadata in the metadata logs of these directories together: as a directory with the batches and snapshots of
+    all of them would have it."""
     tp = TopicPartition(names.CLUSTER_METADATA_TOPIC, 0)
     copies = [LogCopy(LogDir.open_read_only(path).log(tp).snapshot()) for path in log_dirs]
     with TemporaryDirectory(prefix="kafkafs-metadata-") as room:
@@ -186,7 +186,7 @@ def _read_together(log_dirs: Sequence[Path]) -> ClusterMetadata | None:
         file, end = None, -1
         for part, run in choose_batches(copies, compacted=False).runs():
             data, _ = part.read(run)
-            if int(part.base[run.first]) != end or file is None:  # another file, so that nothing is passed over
+            if int(part.base[run.first]) != end or file is None:  # a gap: end here, so that nothing is skipped
                 file = place / names.segment_file(int(part.base[run.first]), FileKind.LOG)
             with file.open("ab") as output:
                 output.writelines(parts_of(data))
@@ -195,26 +195,26 @@ def _read_together(log_dirs: Sequence[Path]) -> ClusterMetadata | None:
 
 
 def _future_logs(path: Path) -> dict[TopicPartition, Path]:
-    """The replicas that were being moved to this directory: where there is no other, a broker takes them for the
-    partition (LogManager.recoverAbandonedFutureLogs)."""
+    """Replicas that were being moved to this directory: if there is no other, a broker uses them for the partition
+    (LogManager.recoverAbandonedFutureLogs)."""
     parsed = {place: names.parse_dir(place.name) for place in paths_in(path)}
     return {
-        one.partition: place
-        for place, one in parsed.items()
-        if one.kind is DirKind.FUTURE and one.partition is not None and _logs_in(place)
+        name.partition: place
+        for place, name in parsed.items()
+        if name.kind is DirKind.FUTURE and name.partition is not None and _logs_in(place)
     }
 
 
 def _metadata_logs(paths: Sequence[Path]) -> list[ReadableLog]:
-    """The logs in these places with the events of remote segments. All replicas are read: an event that was read before
+    """The logs in these places with the events of remote segments, from all replicas: an event that was read before
     changes nothing."""
-    topic, found = names.REMOTE_LOG_METADATA_TOPIC, []
+    topic, logs = names.REMOTE_LOG_METADATA_TOPIC, []
     for path in dict.fromkeys(place if is_marked(place) else place.parent for place in paths):
         with suppress(StorageError, OSError):
             listed = LogDir.open_read_only(path)
             if topic in listed.topics():
-                found += [listed.log(TopicPartition(topic, number)) for number in listed.partitions(topic)]
-    return found
+                logs += [listed.log(TopicPartition(topic, number)) for number in listed.partitions(topic)]
+    return logs
 
 
 def _logs_in(path: Path) -> list[int]:
@@ -241,7 +241,7 @@ def _open(path: Path) -> _Opened:
         if metadata.problem is not None:
             problems.append(metadata.problem)
         if not metadata.topics and not metadata.end_offset:
-            metadata = None  # a directory without anything that can be read
+            metadata = None  # a directory without readable metadata
     cluster = metadata
     if cluster is None or not cluster.features:
         cluster = cluster_metadata.read_bootstrap(path) or ClusterMetadata()
@@ -256,7 +256,7 @@ def _open(path: Path) -> _Opened:
 
 
 def _readable(read: Callable[[Path], _T], path: Path, problems: list[StorageError]) -> _T | None:
-    """The content of a small file; None, and one more problem, if it is corrupt."""
+    """The content of a small file; None, with the error added to `problems`, if it is corrupt."""
     try:
         return read(path)
     except CorruptCheckpoint as error:
@@ -295,7 +295,7 @@ def _replica(
         part = RemotePart(lambda _anew: tier.segments(tp.topic, tp.partition, topic_id), events, lambda: start)
         log = TieredLog(log, part)
     snapshot = log.snapshot()
-    if starts is None and overrides is None:  # our own directories have no checkpoint while nothing was removed
+    if starts is None and overrides is None:  # our own directories have no checkpoint unless something was removed
         start = _start_by_epochs(snapshot, epochs)
         snapshot = log.snapshot()
     batch = last_batch(snapshot)
@@ -310,8 +310,8 @@ def _replica(
 
 
 def _start_by_epochs(snapshot: LogSnapshot, epochs: LeaderEpochs | None) -> int:
-    """The log start offset where its checkpoint is lost: a broker moves the first leader epoch to it, so that is where
-    the first epoch begins, unless the log begins with batches that are older than leader epochs."""
+    """The log start offset if its checkpoint is lost: a broker moves the first leader epoch to it, so it is the first
+    epoch's offset, unless the log begins with batches that are older than leader epochs."""
     if epochs is None or not epochs.entries or not snapshot.segments:
         return 0
     first = snapshot.segments[0]

@@ -1,7 +1,7 @@
-"""The topics of the new directory: under which ids, with how many partitions, with which configuration.
+"""The topics of the new directory: their ids, partition counts and configurations.
 
-Nobody may know a topic's configuration any more. What is not known must not cost messages: a topic whose retention is
-not known keeps everything, and that is told.
+A topic's configuration may be lost. Unknown settings never lose messages: a topic whose retention is unknown keeps
+everything, and the report says so.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from storage.revival.replica_choice import Choice, choose
 from storage.revival.sources import FoundReplicas, Replica
 
 _COORDINATORS_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
-_LEAST_SEGMENT_BYTES: Final = 1 << 20  # Kafka 4.x refuses less, except as internal.segment.bytes
-# They would keep a broker of one node from working.
+_LEAST_SEGMENT_BYTES: Final = 1 << 20  # Kafka 4.x refuses smaller ones, except as internal.segment.bytes
+# With these a broker of one node would not work.
 _OF_A_CLUSTER: Final = (
     "min.insync.replicas",
     "leader.replication.throttled.replicas",
@@ -36,7 +36,7 @@ _OURS_OR_GONE: Final = ("retention.free.bytes", "message.format.version")
 
 @dataclass(frozen=True, slots=True)
 class ConfigRequest:
-    """Configuration given by the user: for all topics except internal ones, and for single ones by name."""
+    """Configuration given by the user: for all topics except internal ones, and for single topics by name."""
 
     everywhere: Mapping[str, str] = field(default_factory=dict)
     by_topic: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -44,11 +44,11 @@ class ConfigRequest:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic of the new directory. `choices` by partition; the `missing` ones are made empty by the broker.
+    """A topic of the new directory. `choices` by partition; the broker creates the `missing` ones empty.
 
-    `configs`: as written for the broker. `assumed`: those of them that nobody knew. `left_out`: those that a broker of
-    one node, or of today, does not take. `config`: what they mean. `leader_epochs`: as the cluster's metadata knew
-    them. `ignored`: replicas of another topic of that name. `may_be_compacted`: nobody knows its cleanup policy, and it
+    `configs`: as written for the broker. `assumed`: keys of unknown settings. `left_out`: keys that a broker of one
+    node, or of today, does not accept. `config`: the parsed settings. `leader_epochs`: from the cluster's metadata.
+    `ignored`: replicas of another topic of that name. `may_be_compacted`: the cleanup policy is unknown, and the topic
     counts as not compacted.
     """
 
@@ -72,10 +72,10 @@ class TopicPlan:
 def plan_topics(
     found: FoundReplicas, replicas: Sequence[Replica], request: ConfigRequest, counts: Mapping[str, int]
 ) -> list[TopicPlan]:
-    """One plan for each topic that has a replica, by name. `counts`: numbers of partitions that the user gives.
+    """Return one plan for each topic that has a replica, by name. `counts`: numbers of partitions that the user gives.
 
-    InvalidTopic when a topic's partitions have different ids and nobody knows which is right, or when there are more
-    partitions than a cluster has; InvalidConfig.
+    InvalidTopic if a topic's partitions have different ids and nobody knows which is right, or if there are more
+    partitions than the cluster has; InvalidConfig.
     """
     by_topic: dict[str, list[Replica]] = {}
     for replica in replicas:
@@ -103,7 +103,7 @@ def _plan(
     if described is not None and ids and described.topic_id not in ids:
         described = None  # the cluster has a later topic of that name: these are the data of the old one
     if len(ids) > 1 and described is None:
-        listed = ", ".join(f"{one.path} {one.topic_id}" for one in replicas if one.topic_id is not None)
+        listed = ", ".join(f"{replica.path} {replica.topic_id}" for replica in replicas if replica.topic_id is not None)
         raise InvalidTopic(
             f"the partitions of {name} belong to different topics of that name: {listed}. "
             "Name the directories of one of them as sources"
@@ -132,7 +132,9 @@ def _plan(
         read_overrides(BrokerConfig().topic_defaults, known | given)[0],
         assumed,
         left_out,
-        {} if described is None else {number: one.leader_epoch for number, one in described.partitions.items()},
+        {}
+        if described is None
+        else {number: partition.leader_epoch for number, partition in described.partitions.items()},
         tuple(replica for replica in replicas if replica not in own),
         described is None and not is_internal and "cleanup.policy" not in known | given,
     )
@@ -142,12 +144,12 @@ def _may_belong(replica: Replica, known: Sequence[Replica]) -> bool:
     """Whether a replica whose topic id is unknown may belong to the topic of those whose id is known."""
     if replica.topic_id is not None:
         return False
-    same = [one for one in known if one.tp == replica.tp]
-    return not any(are_two_logs(one.snapshot, replica.snapshot) for one in same)
+    same = [other for other in known if other.tp == replica.tp]
+    return not any(are_two_logs(other.snapshot, replica.snapshot) for other in same)
 
 
 def _described(found: FoundReplicas, name: str) -> TopicMetadata | None:
-    """The topic as the latest metadata that know it describe it."""
+    """The topic in the latest metadata that have it."""
     knowing = [source.metadata for source in found.sources if source.metadata is not None]
     knowing = [metadata for metadata in knowing if name in metadata.topics]
     return max(knowing, key=lambda metadata: metadata.end_offset).topics[name] if knowing else None
@@ -168,7 +170,7 @@ def _count(name: str, described: TopicMetadata | None, choices: Mapping[int, Cho
 
 
 def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...], tuple[str, ...]]:
-    """The configuration for the broker, its assumed keys, and those that are left out."""
+    """The configuration for the broker, its assumed keys, and keys that are left out."""
     configs: dict[str, str] = {}
     left_out = []
     for key, value in sorted(known.items()):
