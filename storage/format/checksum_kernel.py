@@ -144,7 +144,7 @@ def check_batches(
     """
     size: cython.longlong = len(buffer)
     row: cython.Py_ssize_t
-    found: cython.longlong = -1
+    computed: cython.longlong = -1
     count: cython.Py_ssize_t = 0
     at: cython.longlong
     length: cython.longlong
@@ -178,8 +178,8 @@ def check_batches(
                 break
             at -= origin
             if by_hardware and skipped == 21:
-                found = hardware_crc32c(data + at + skipped, length - skipped, crc32c_tables + TABLE_ENTRIES)
-                if found != table[CRC_COLUMN, row]:
+                computed = hardware_crc32c(data + at + skipped, length - skipped, crc32c_tables + TABLE_ENTRIES)
+                if computed != table[CRC_COLUMN, row]:
                     break
             elif length - skipped > limit:
                 large[count, 0] = row
@@ -189,13 +189,13 @@ def check_batches(
                 large[count, 4] = table[MAGIC, row]
                 count += 1
             else:
-                found = crc_of(data, at + skipped, at + length, crc32c_tables if skipped == 21 else crc32_tables, 0)
-                if found != table[CRC_COLUMN, row]:
+                computed = crc_of(data, at + skipped, at + length, crc32c_tables if skipped == 21 else crc32_tables, 0)
+                if computed != table[CRC_COLUMN, row]:
                     break
             row += 1
     if outside:
         raise ValueError("batch lies outside of the buffer")
-    return row, found, count
+    return row, computed, count
 
 
 def check_messages(
@@ -213,7 +213,7 @@ def check_messages(
     size: cython.longlong
     index: cython.Py_ssize_t = 0
     stored: cython.longlong = 0
-    found: cython.longlong = 0
+    computed: cython.longlong = 0
     data: Bytes
     tables: Tables
     if start < 0 or end < 0 or end > len(buffer) or len(ieee) < TABLE_ENTRIES:
@@ -230,12 +230,12 @@ def check_messages(
             if size < 14 or size > end - at - 12:
                 break
             stored = load_u32be(data, at + 12)
-            found = crc_of(data, at + 16, at + 12 + size, tables, 0)
-            if stored != found:
+            computed = crc_of(data, at + 16, at + 12 + size, tables, 0)
+            if stored != computed:
                 break
-            stored = found = 0
+            stored = computed = 0
             at += 12 + size
             index += 1
-    if stored == found:
+    if stored == computed:
         index = -1
-    return index, stored, found
+    return index, stored, computed

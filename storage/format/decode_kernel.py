@@ -461,7 +461,7 @@ def search(
     """
     at: cython.longlong = start
     size: cython.longlong = len(buffer)
-    found: cython.longlong = -1
+    header_at: cython.longlong = -1
     magic: cython.int
     least: cython.longlong
     length: cython.longlong
@@ -480,13 +480,13 @@ def search(
                 if least <= length + OVERHEAD <= left - at and lowest <= offset <= highest:
                     if magic < 2:
                         if data[at + 17] & CODEC_BITS < 4:
-                            found = at
+                            header_at = at
                             break
                     elif data[at + 22] & CODEC_BITS <= 4 and load_i32(data, at + 23) >= 0:
-                        found = at
+                        header_at = at
                         break
             at += 1
-    return found
+    return header_at
 
 
 @cython.cfunc
@@ -983,7 +983,7 @@ def decode(
     skipped: Bytes
     cells: ConstNumbers
     rows: cython.Py_ssize_t = table.shape[1]
-    found: Numbers
+    numbers: Numbers
     width: cython.Py_ssize_t = columns.shape[1]
     reason: Numbers
     messages: Numbers
@@ -996,12 +996,12 @@ def decode(
         raise ValueError("columns or fault too small")
     if cython.compiled:
         data, skipped, cells = cython.address(buffer[0]), cython.address(skip[0]), cython.address(table[0, 0])
-        found, reason = cython.address(columns[0, 0]), cython.address(fault[0])
-        messages = found if keep else cython.address(room[0, 0])
+        numbers, reason = cython.address(columns[0, 0]), cython.address(fault[0])
+        messages = numbers if keep else cython.address(room[0, 0])
     else:
         data, skipped, cells = memoryview(buffer), memoryview(skip), memoryview(table.reshape(-1))
-        found, reason = memoryview(columns.reshape(-1)), memoryview(fault)
-        messages = found if keep else memoryview(room.reshape(-1))
+        numbers, reason = memoryview(columns.reshape(-1)), memoryview(fault)
+        messages = numbers if keep else memoryview(room.reshape(-1))
         starts, ends = memoryview(starts), memoryview(ends)
     reason[0] = 0
     with cython.nogil:
@@ -1028,12 +1028,12 @@ def decode(
                     after = failed(reason, BOUNDS_FAULT, 0, 0)
                 elif not keep:
                     after = audit_row(
-                        data, start, end, cells, rows, row, found, width, used, reason, messages, room_width
+                        data, start, end, cells, rows, row, numbers, width, used, reason, messages, room_width
                     )
                 elif head > 0:
-                    after = decode_batch(data, start, end, cells, rows, row, found, width, used, reason)
+                    after = decode_batch(data, start, end, cells, rows, row, numbers, width, used, reason)
                 else:
-                    after = decode_legacy(data, start, end, cells, rows, row, found, width, used, reason)
+                    after = decode_legacy(data, start, end, cells, rows, row, numbers, width, used, reason)
                 if after < 0:
                     break
                 used = after
@@ -1063,15 +1063,15 @@ def find_headers(
     after: cython.longlong
     data: Bytes
     reason: Numbers
-    found: Numbers
+    numbers: Numbers
     width: cython.Py_ssize_t = spans.shape[1]
     keep = width > 0
     if len(counts) < rows or len(lengths) < rows or len(fault) < 4 or spans.shape[0] < 4:
         raise ValueError("a column is shorter than the rows asked for")
     if cython.compiled:
-        data, reason, found = cython.address(buffer[0]), cython.address(fault[0]), cython.address(spans[0, 0])
+        data, reason, numbers = cython.address(buffer[0]), cython.address(fault[0]), cython.address(spans[0, 0])
     else:
-        data, reason, found = memoryview(buffer), memoryview(fault), memoryview(spans.reshape(-1))
+        data, reason, numbers = memoryview(buffer), memoryview(fault), memoryview(spans.reshape(-1))
         starts, counts, lengths = memoryview(starts), memoryview(counts), memoryview(lengths)
     with cython.nogil:
         while row < rows:
@@ -1083,7 +1083,7 @@ def find_headers(
                 if keep and counts[row] > width - slot:
                     failed(reason, CAPACITY_FAULT, width - slot, counts[row])
                     break
-                after = walk_headers(data, starts[row], size, counts[row], reason, found, width, slot, keep)
+                after = walk_headers(data, starts[row], size, counts[row], reason, numbers, width, slot, keep)
                 if after < 0:
                     break
                 slot += counts[row]

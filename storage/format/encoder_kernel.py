@@ -371,16 +371,16 @@ def _find(
     buffer: cython.const[cython.uchar][::1], position: cython.Py_ssize_t, end: cython.Py_ssize_t, byte: cython.int
 ) -> cython.Py_ssize_t:
     """Position of the next `byte` in [position, end), or -1."""
-    found: cython.Py_ssize_t = -1
+    place: cython.Py_ssize_t = -1
     if position < end:
         if cython.compiled:
             base: cython.p_const_uchar = cython.address(buffer[0])
             at: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(base + position, byte, end - position))
             if at:
-                found = at - base
+                place = at - base
         else:
-            found = buffer.find(byte, position, end)  # bytes when not compiled
-    return found
+            place = buffer.find(byte, position, end)  # bytes when not compiled
+    return place
 
 
 def split_lines(
@@ -399,20 +399,20 @@ def split_lines(
     """
     rows: cython.Py_ssize_t = 0
     capacity: cython.Py_ssize_t = len(starts)
-    found: cython.Py_ssize_t
+    separator_at: cython.Py_ssize_t
     if start < 0 or end < start or end > len(buffer) or len(lengths) < len(starts):
         raise ValueError("span outside the buffer, or columns of unequal length")
     if not cython.compiled:
         buffer, starts, lengths = bytes(buffer), memoryview(starts), memoryview(lengths)
     with cython.nogil:
         while rows < capacity:
-            found = _find(buffer, start, end, separator)
-            if found < 0:
+            separator_at = _find(buffer, start, end, separator)
+            if separator_at < 0:
                 break
             starts[rows] = start
-            lengths[rows] = found - start
+            lengths[rows] = separator_at - start
             rows += 1
-            start = found + 1
+            start = separator_at + 1
     return rows
 
 
@@ -432,14 +432,14 @@ def _encode_lines(
     before: cython.longlong = len(begun)
     row: cython.longlong = 0
     at: cython.Py_ssize_t = 0
-    found: cython.Py_ssize_t
+    separator_at: cython.Py_ssize_t
     value_size: cython.longlong
     body: cython.longlong
     while True:
-        found = _find(data, at, size, separator)
-        if found < 0:
+        separator_at = _find(data, at, size, separator)
+        if separator_at < 0:
             break
-        value_size = before + (found - at)
+        value_size = before + (separator_at - at)
         # One byte each: attributes, timestamp delta, null key, no headers. No number is negative: zigzag doubles it.
         body = 4 + _varint_size(row << 1) + _varint_size(value_size << 1) + value_size
         if body > _INT32_MAX or row >= _INT32_MAX or body + _varint_size(body << 1) > limit - position:
@@ -451,10 +451,10 @@ def _encode_lines(
         position = _put_byte(out, position, 1)  # null key
         position = _put_varint(out, position, value_size << 1)
         position = _copy(out, position, begun, 0, before)
-        position = _copy(out, position, data, at, found - at)
+        position = _copy(out, position, data, at, separator_at - at)
         position = _put_byte(out, position, 0)
         before = 0
-        at = found + 1
+        at = separator_at + 1
         row += 1
     return row, position, at
 

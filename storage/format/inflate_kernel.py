@@ -77,7 +77,7 @@ def inflate(
     table: cython.const[cython.longlong][:, ::1],
     first_row: cython.Py_ssize_t,
     origin: cython.longlong,
-    wanted: cython.const[cython.longlong][::1],
+    chosen: cython.const[cython.longlong][::1],
     index: cython.Py_ssize_t,
     arena: cython.uchar[::1],
     used: cython.longlong,
@@ -87,7 +87,7 @@ def inflate(
     ends: cython.longlong[::1],
     library: cython.const[cython.longlong][::1],
 ) -> tuple[int, int]:
-    """Decompress the batches `wanted[index:]` (rows counted from `first_row`) into arena[used:]: (next index, used).
+    """Decompress the batches `chosen[index:]` (rows counted from `first_row`) into arena[used:]: (next index, used).
 
     `starts` and `ends`, by row from `first_row`, get each batch's place in the arena. Stops where the caller has to
     continue: at a batch that is not lz4 or zstd in format v2, or that does not fit into the rest of the arena or into
@@ -95,7 +95,7 @@ def inflate(
     ValueError: a row lies outside of `table`, or there is no room for it in `starts` and `ends`.
     """
     size: cython.longlong = len(buffer)
-    count: cython.Py_ssize_t = len(wanted)
+    count: cython.Py_ssize_t = len(chosen)
     row: cython.longlong
     at: cython.longlong
     length: cython.longlong
@@ -128,7 +128,7 @@ def inflate(
     lz4_options: cython.p_void = cython.cast(cython.p_void, cython.cast(cython.size_t, library[LZ4_OPTIONS]))
     with cython.nogil:
         while index < count and used < block_bytes:
-            row = wanted[index]
+            row = chosen[index]
             if row < 0 or row >= table.shape[1] - first_row or row >= starts.shape[0] or row >= ends.shape[0]:
                 outside = True
                 break

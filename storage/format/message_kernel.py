@@ -335,12 +335,12 @@ def _base64(out: Out, position: Long, text: Bytes, at: Long, end: Long, url: Boo
 def _length(text: Bytes, end: Long, cells: Cells, size: Long, flexible: Bool) -> Long:
     """The length or count in front of a text, bytes or an array: `size` bytes, or a varint of one more. cells[_FOUND];
     -1 is null. 0, or a fault."""
-    found: Long
+    outcome: Long
     if flexible:
-        found = _uvarint(text, end, cells)
-        if found < 0:
-            return found
-        cells[_FOUND] = found - 1
+        outcome = _uvarint(text, end, cells)
+        if outcome < 0:
+            return outcome
+        cells[_FOUND] = outcome - 1
         return 0
     if end - cells[_AT] < size:
         return _SHORT
@@ -373,13 +373,13 @@ def _field(
 ) -> Long:  # fmt: skip
     """A field: whether it has its default, or a fault."""
     count: Long
-    found: Long
+    outcome: Long
     if not steps[step + _ARRAY]:
         return _value(steps, literals, text, end, out, limit, cells, step, flexible, depth, writing)
     cells[_STEP] = step
-    found = _length(text, end, cells, 4, flexible)
-    if found < 0:
-        return found
+    outcome = _length(text, end, cells, 4, flexible)
+    if outcome < 0:
+        return outcome
     count = cells[_FOUND]
     if count < 0:
         return _null(out, cells, steps, step, writing)
@@ -393,9 +393,9 @@ def _field(
         if writing and i:
             out[cells[_POSITION]] = 44
             cells[_POSITION] += 1
-        found = _value(steps, literals, text, end, out, limit, cells, step, flexible, depth, writing)
-        if found < 0:
-            return found
+        outcome = _value(steps, literals, text, end, out, limit, cells, step, flexible, depth, writing)
+        if outcome < 0:
+            return outcome
     if writing:
         out[cells[_POSITION]] = 93
         cells[_POSITION] += 1
@@ -414,16 +414,16 @@ def _value(
     at: Long
     size: Long
     number: Long
-    found: Long
+    outcome: Long
     is_null: Long
     bits: ULong
     cells[_STEP] = step
     if writing and cells[_POSITION] > limit:
         return _FULL
     if kind in (_STRING, _BYTES):
-        found = _length(text, end, cells, steps[step + _SIZE], flexible)
-        if found < 0:
-            return found
+        outcome = _length(text, end, cells, steps[step + _SIZE], flexible)
+        if outcome < 0:
+            return outcome
         size = cells[_FOUND]
         if size < 0:
             return _NULL if steps[step + _ARRAY] else _null(out, cells, steps, step, writing)
@@ -448,10 +448,10 @@ def _value(
             # An int8 that is negative; in a tagged field a varint that is 0.
             if (is_null == 0) if steps[step + _TAG] >= 0 else (is_null > 127):
                 return _null(out, cells, steps, step, writing)
-        found = _struct(
+        outcome = _struct(
             steps, literals, text, end, out, limit, cells, steps[step + _STRUCT_STEP], flexible, depth + 1, writing
         )
-        return found if found < 0 else found and not steps[step + _DEFAULT_IS_NULL]
+        return outcome if outcome < 0 else outcome and not steps[step + _DEFAULT_IS_NULL]
     size = steps[step + _SIZE]
     at = cells[_AT]
     if size > end - at:
@@ -513,7 +513,7 @@ def _struct(
     before: Long
     first: Long
     step: Long
-    found: Long
+    outcome: Long
     tag: Long
     size: Long
     i: Long
@@ -528,17 +528,19 @@ def _struct(
         step = head + i * _WIDTH
         if steps[step + _TAG] < 0:
             if writing and not mixed:
-                found = _name(out, limit, cells, literals, steps, step, first)
-                if found < 0:
-                    return found
-            found = _field(steps, literals, text, end, out, limit, cells, step, flexible, depth, writing and not mixed)
-            if found < 0:
-                return found
-            is_default &= found
+                outcome = _name(out, limit, cells, literals, steps, step, first)
+                if outcome < 0:
+                    return outcome
+            outcome = _field(
+                steps, literals, text, end, out, limit, cells, step, flexible, depth, writing and not mixed
+            )
+            if outcome < 0:
+                return outcome
+            is_default &= outcome
     if flexible:
-        found = _tags(text, end, cells, tags if steps[head + _TAGGED] else 0)
-        if found < 0:
-            return found
+        outcome = _tags(text, end, cells, tags if steps[head + _TAGGED] else 0)
+        if outcome < 0:
+            return outcome
     if not writing:
         return is_default
     after = cells[_AT]
@@ -551,22 +553,22 @@ def _struct(
             if cells[tags + 2 * tag] < 0 if tag >= 0 else not mixed:
                 continue
             before = cells[_POSITION]
-            found = _name(out, limit, cells, literals, steps, step, first)
-            if found < 0:
-                return found
+            outcome = _name(out, limit, cells, literals, steps, step, first)
+            if outcome < 0:
+                return outcome
             if tag < 0:
                 cells[_AT] = start
-                found = _field(steps, literals, text, end, out, limit, cells, step, flexible, depth, True)
+                outcome = _field(steps, literals, text, end, out, limit, cells, step, flexible, depth, True)
                 start = cells[_AT]
             else:
                 cells[_AT] = cells[tags + 2 * tag]
                 size = cells[tags + 2 * tag + 1]
-                found = _field(steps, literals, text, size, out, limit, cells, step, flexible, depth, True)
-                if found == 1:
+                outcome = _field(steps, literals, text, size, out, limit, cells, step, flexible, depth, True)
+                if outcome == 1:
                     cells[_POSITION] = before
-            if found < 0:
-                return found
-            is_default &= found
+            if outcome < 0:
+                return outcome
+            is_default &= outcome
     cells[_AT] = after
     if cells[_POSITION] > limit:
         return _FULL
@@ -612,15 +614,15 @@ def _message(
     entry: Long,
 ) -> Long:  # fmt: skip
     """A whole message with the text around it; 0, or a fault."""
-    found: Long
+    outcome: Long
     head: Long = entries[entry * _ENTRY]
     length: Long = entries[entry * _ENTRY + 3]
     if cells[_POSITION] > limit - length:
         return _FULL
     cells[_POSITION] = _literal(out, cells[_POSITION], literals, entries[entry * _ENTRY + 2], length)
-    found = _struct(steps, literals, text, end, out, limit, cells, head, entries[entry * _ENTRY + 1] != 0, 0, True)
-    if found < 0:
-        return found
+    outcome = _struct(steps, literals, text, end, out, limit, cells, head, entries[entry * _ENTRY + 1] != 0, 0, True)
+    if outcome < 0:
+        return outcome
     out[cells[_POSITION]] = 125
     cells[_POSITION] += 1
     return 0
