@@ -116,7 +116,7 @@ def cat(
     expression: str | None,
     isolation: str,
 ) -> None:
-    """Print the messages of TP, as the files of a mount have them.
+    """Print the messages of TP: the same bytes as in the files of a mount.
 
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, or with
     --merge together, in the order of their timestamps. Ranges apply to each partition. --key and --time use indexes

@@ -41,9 +41,9 @@ def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool, raw: boo
 
     Use it to see what is really in a file. Each line is a JSON object. Files: .log, .index, .timeindex, .txnindex,
     .snapshot (also .cleaned, .swap, .deleted), .checkpoint of the metadata log, the checkpoint files,
-    partition.metadata, meta.properties, topic.properties; a directory means its files. Records of Kafka's own topics,
-    and of MirrorMaker's checkpoints and heartbeats, are decoded. If a .log is in no partition's directory, its first
-    records decide whether they are such.
+    partition.metadata, meta.properties, topic.properties; for a directory, all its files. Records of Kafka's own
+    topics, and of MirrorMaker's checkpoints and heartbeats, are decoded. If a .log is in no partition's directory, its
+    first records decide whether it belongs to these topics.
 
     \b
     kafkafs dump /var/kafka/orders-0/*.log | jq 'select(.kind == "batch") | .codec'

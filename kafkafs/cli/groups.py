@@ -73,8 +73,8 @@ def groups(
     The lag counts what the group can still read, with --at up to the end of the logs at that time. Members and their
     assignments are as recorded, for the classic protocol at the last rebalance.
 
-    With --reset-to, GROUP continues elsewhere in the partitions that --topic names (a topic, topic/partition or a
-    glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
+    With --reset-to, GROUP continues at another place in the partitions that --topic names (a topic, topic/partition or
+    a glob): at the earliest or latest message, at an offset, or at the first message at or after a time such as
     2026-11-20T10:15, last-2h or 1795132800000 (13 digits: epoch milliseconds). If the log does not have an offset, its
     start or end is committed. The broker must be stopped; when it runs again, the group continues there.
 

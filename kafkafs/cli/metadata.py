@@ -65,7 +65,7 @@ def metadata(
 ) -> None:
     """Show the metadata of the cluster that LOGDIR belongs to.
 
-    Brokers, controllers, features, topics with their partitions, configurations, ACLs, quotas, SCRAM users and
+    Shows brokers, controllers, features, topics with their partitions, configurations, ACLs, quotas, SCRAM users and
     delegation tokens, from __cluster_metadata: at the end of the log, before a record or at a time. The oldest snapshot
     limits how far back this is possible (earlier: exit code 4). Salted keys, and passwords in configurations, are left
     out without --secrets.

@@ -148,8 +148,8 @@ def mount(
 def umount(mnt: Path) -> None:
     """Unmount what `kafkafs mount` mounted at MNT, and wait until everything is on disk.
 
-    A bind mount of it is unmounted alone. If MNT itself is bound elsewhere, the process goes on there: then the command
-    names the bind mounts and exits with code 4.
+    A bind mount of it is unmounted alone. If MNT itself is also bound elsewhere, kafkafs keeps serving there: the
+    command names the bind mounts and exits with code 4.
 
     Exit code: 0 unmounted; 4 it is busy (the processes that use it are named), kafkafs is not mounted there, or it was
     unmounted and its process goes on elsewhere or could not write everything to disk.

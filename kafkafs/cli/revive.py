@@ -119,12 +119,12 @@ def revive(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Make a log directory on which an unmodified broker starts (KRaft, one node), from what is left of others.
+    """Build a directory that an unmodified broker (KRaft, one node) can start from, out of the remains of others.
 
     SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers, or the
     URL of a backup in an object store; they are only read. TP (topic, topic/partition or a glob) limits what is taken.
     Of several replicas of a partition the one with the highest leader epoch counts first; the others fill what it
-    lacks. Missing messages are listed. A damaged log is refused (exit code 4) without --salvage.
+    lacks. Missing messages are listed. Without --salvage, a damaged log is refused (exit code 4).
 
     Messages keep their offsets, timestamps and bytes, groups their offsets, topics their names, ids and known
     configurations, and the cluster its features, ACLs, credentials and quotas, as far as a source has them. A topic
@@ -132,7 +132,7 @@ def revive(
     everything is complete, with a server.properties to start the broker.
 
     --without-transactions aborts open transactions, and commits those whose commit was acknowledged. --until and
-    --offsets cut after a whole batch. --link does not read the segments that it shares.
+    --offsets cut after a whole batch. --link shares sealed segments with SRC, unread.
 
     \b
     kafkafs revive /mnt/broker-1 --to /var/kafka

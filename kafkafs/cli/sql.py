@@ -79,8 +79,8 @@ def sql(
     QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, quit, and a
     history ($XDG_STATE_HOME/kafkafs/sql_history). ^C ends a statement, and a second ^C the program.
 
-    FILE takes the result of one statement. It appears when the result is complete; if the query fails, the previous
-    FILE stays. In csv NULL is nothing, and an empty text is "".
+    FILE gets the result of one statement. It appears when the result is complete; if the query fails, the previous
+    FILE stays. In csv, NULL is an empty field, and an empty text is "".
 
     \b
     kafkafs sql /var/kafka "SELECT max(offset) FROM orders WHERE timestamp >= '2026-11-20'"
