@@ -54,6 +54,7 @@ CASES = {
     "spark-export": ("export on Spark", spark.measure_export),
     "spark-sink": ("writing with Spark", spark.measure_sink),
     "large": ("a large partition", scale.large_partition),
+    "first": ("the first open of a large partition", scale.first_open),
     "own": ("Kafka's own topics, beside its own tool", own_topics.measure),
     "tier": ("tiered storage, beside its libraries", tier.measure),
     "verify": ("verify, beside Kafka's own tool", checking.verify),

@@ -1,5 +1,7 @@
-"""Large directories: 10,000 partitions of 100,000 segments, and a partition of 10 GB. Made, measured, removed."""
+"""Large directories: 10,000 partitions of 100,000 segments, a partition of 10 GB, and the first open of one of 1, 3 and
+20 GB. Made, measured, removed."""
 
+import os
 import shutil
 import struct
 import subprocess
@@ -11,7 +13,7 @@ from storage.format.batches import BatchTable, scan
 from storage.format.block import Record
 from storage.format.record_batch import encode_batch
 from tests.bench.data import CACHE, START_MS
-from tests.bench.measure import Row, greatest_rss
+from tests.bench.measure import Row, bytes_read, greatest_rss, run_seconds
 from tests.bench.noop_fuse import cat_seconds, noop_mount
 from tests.bench.through_mount import fresh, mount_seconds
 
@@ -111,3 +113,62 @@ def large_partition(context):
                 context.report.add(row, cat_seconds(file))
                 row.bytes = file.stat().st_size
                 row.note = f"greatest RSS so far {greatest() / 1e6:.0f} MB"
+
+
+FIRST_COMMANDS = {
+    "head": "head -n 1 {}/messages.txt",
+    "grep": "grep -m1 -n '' {}/messages.txt",
+    "tail": "tail -n 10 {}/messages.txt",
+    "tac": "tac {}/messages.txt | head -n 1",
+    "jsonl": "head -n 1 {}/messages.jsonl",
+    "range": "head -n 1 {0}/offsets/1000-$(({1} - 1000)).txt",
+    "times": "head -n 1 {}/time/2020--2099.txt",
+}
+FULL_GB = 1  # below exact_below, so everything is measured
+
+
+def first_open(context):
+    """The first open of a partition that nobody has measured, each on a mount of its own. The larger ones have a real
+    segment at each end, and holes between them."""
+    segment, messages = _first_segment(context.log_dir / "sealed-0")
+    for gigabytes in (FULL_GB, 3, 20):
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="first-") as temporary:
+            root = Path(temporary)
+            end = _with_holes(root / "t-0", segment, messages, gigabytes)
+            for _ in range(context.runs):
+                for name, command in FIRST_COMMANDS.items():
+                    _first(context, root, gigabytes, name, command.format("MNT/t/0", end))
+
+
+def _first(context, log_dir, gigabytes, name, command):
+    row_name = f"first open of {gigabytes} GB, {name}"
+    with fresh(log_dir) as tree:
+        before = bytes_read(tree.pid)
+        seconds = run_seconds(["bash", "-c", f"{command.replace('MNT', str(tree.path))} >/dev/null"])
+        read = (bytes_read(tree.pid) - before) / 1e6
+    compare = () if gigabytes <= 3 else (f"first open of 3 GB, {name}",)
+    context.report.add(Row(row_name, command, note=f"kafkafs read {read:,.1f} MB", compare=compare), seconds)
+
+
+def _first_segment(directory):
+    """The first of a partition's segments, and how many messages it has."""
+    first, second = sorted(directory.glob("*.log"))[:2]
+    return first, int(second.stem)
+
+
+def _with_holes(partition, segment, messages, gigabytes):
+    """A partition of as many segments of this one's size; the offset where it ends."""
+    partition.mkdir()
+    size = segment.stat().st_size
+    count = int(gigabytes * 1e9) // size
+    for number in range(count):
+        base = number * messages
+        log = partition / f"{base:020}.log"
+        if gigabytes > FULL_GB and 0 < number < count - 1:
+            log.touch()
+            os.truncate(log, size)
+            continue
+        log.write_bytes(shifted(segment.read_bytes(), base))
+        for suffix in (".index", ".timeindex"):
+            shutil.copy(segment.with_suffix(suffix), log.with_suffix(suffix))
+    return count * messages
