@@ -36,7 +36,8 @@ BLOCKS = 3  # complete ones, of the whole part
 WORDS = 4  # of their filters
 KNOWN = 5  # how many of the known edges lie behind
 HAS_KEYS = 6  # whether blocks get filters
-STATE_CELLS = 7
+IS_SPARSE = 7  # whether batches without wanted records are left out where a block begins or ends
+STATE_CELLS = 8
 
 _IS_OPEN = cython.declare(cython.int, 0)
 _DECODED = cython.declare(cython.int, 1)
@@ -45,7 +46,8 @@ _BLOCKS = cython.declare(cython.int, 3)
 _WORDS = cython.declare(cython.int, 4)
 _KNOWN = cython.declare(cython.int, 5)
 _HAS_KEYS = cython.declare(cython.int, 6)
-_STATE_CELLS = cython.declare(cython.int, 7)
+_IS_SPARSE = cython.declare(cython.int, 7)
+_STATE_CELLS = cython.declare(cython.int, 8)
 
 # Fields of a block; kafkafs.reading.blocks has the same numbers. The last is not the block's, but a rendition's.
 _BLOCK_POSITION = cython.declare(cython.int, 0)
@@ -431,7 +433,9 @@ def collect(
     hidden: cython.const[cython.uchar][::1],
     hashes: cython.const[cython.ulonglong][::1],
     known: cython.const[cython.longlong][::1],
-    limits: cython.const[cython.longlong][::1],
+    most_bytes: cython.longlong,
+    most_records: cython.longlong,
+    most_decoded: cython.longlong,
     state: cython.longlong[::1],
     pending: cython.ulonglong[::1],
     sketch: cython.ulonglong[::1],
@@ -440,27 +444,28 @@ def collect(
 ) -> None:
     """Add the batches in rows [first, last) of a BatchTable to a collector's blocks.
 
-    A block ends at each of the `known` edges (ascending file positions). Behind the last of them it has at most
-    `limits` of the file's bytes, of records and of decoded bytes, or a batch alone.
+    A block ends at each of the `known` edges (ascending file positions). Behind the last of them it has at most so
+    many bytes of the file, records and decoded bytes, or a batch alone.
 
-    By record: `batch`, its row, ascending; its timestamp and lengths; `sizes`, rendered, or empty; `wanted`, 0 to leave
-    the record out, or empty; `hashes` of its key, 0 for none, or empty. By row of the table: `hidden`, 1 for a batch
-    that renders to nothing, or empty. `state`, `pending` (hashes), `blocks` and `words` are the collector's; `sketch`
-    is for the kernel: at least a word for every four hashes. IndexError when there is too little room, or for a record
-    of a batch that is not in the rows: the state is then of no more use.
+    By record: `batch`, its row, ascending; its timestamp; its lengths, or empty where nothing is compressed; `sizes`,
+    rendered, or empty; `wanted`, 0 to leave the record out, or empty; `hashes` of its key, 0 for none, or empty. By row
+    of the table: `hidden`, 1 for a batch that renders to nothing, or empty. `state`, `pending` (hashes), `blocks` and
+    `words` are the collector's; `sketch` is for the kernel: at least a word for every four hashes. IndexError when
+    there is too little room, or for a record of a batch that is not in the rows: the state is then of no more use.
     """
     count: cython.Py_ssize_t = len(batch)
     edges: cython.Py_ssize_t = len(known)
     room: cython.longlong = len(pending)
+    is_weighed: cython.bint = len(value_lengths) > 0
     is_sized: cython.bint = len(sizes) > 0
     is_masked: cython.bint = len(wanted) > 0
     is_hashed: cython.bint = len(hashes) > 0
     row: cython.Py_ssize_t
     record: cython.Py_ssize_t = 0
-    behind: cython.Py_ssize_t = 0
     index: cython.Py_ssize_t
     block: cython.longlong
     held: cython.longlong
+    added: cython.longlong
     position: cython.longlong
     decoded: cython.longlong
     size: cython.longlong
@@ -475,11 +480,11 @@ def collect(
         table, batch, timestamps, sizes = (memoryview(each) for each in (table, batch, timestamps, sizes))
         key_lengths, value_lengths = memoryview(key_lengths), memoryview(value_lengths)
         wanted, hidden, hashes, known = (memoryview(each) for each in (wanted, hidden, hashes, known))
-        limits, state, pending, sketch = (memoryview(each) for each in (limits, state, pending, sketch))
+        state, pending, sketch = (memoryview(each) for each in (state, pending, sketch))
         blocks, words = memoryview(blocks), memoryview(words)
-    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS or len(limits) < 3:
-        raise IndexError("cells, fields or limits are missing")
-    if len(timestamps) < count or len(key_lengths) < count or len(value_lengths) < count:
+    if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS:
+        raise IndexError("cells or fields are missing")
+    if len(timestamps) < count or (is_weighed and (len(key_lengths) < count or len(value_lengths) < count)):
         raise IndexError("fewer timestamps or lengths than records")
     if (is_sized and len(sizes) < count) or (is_masked and len(wanted) < count) or (is_hashed and len(hashes) < count):
         raise IndexError("fewer sizes, marks or hashes than records")
@@ -498,14 +503,31 @@ def collect(
     with cython.nogil:
         for row in range(first, last):
             position = table[_TABLE_POSITION, row]
-            decoded = 0
-            behind = record
-            while behind < count and batch[behind] == row:
-                if key_lengths[behind] > 0:
-                    decoded += key_lengths[behind]
-                if value_lengths[behind] > 0:
-                    decoded += value_lengths[behind]
-                behind += 1
+            held = state[_PENDING]
+            added = held
+            before = 0
+            decoded, size, records, least, greatest = 0, 0, 0, NO_LEAST, NO_GREATEST
+            while record < count and batch[record] == row:
+                if is_hashed:
+                    value = hashes[record]
+                    # The same key many times in turn is common, and needs no bits but the first one's.
+                    if value != before and value != 0:
+                        pending[added] = value
+                        added += 1
+                        before = value
+                if is_weighed:
+                    decoded += max(0, key_lengths[record]) + max(0, value_lengths[record])
+                if not is_masked or wanted[record] != 0:
+                    if is_sized:
+                        size += sizes[record]
+                    records += 1
+                    if timestamps[record] < least:
+                        least = timestamps[record]
+                    if timestamps[record] > greatest:
+                        greatest = timestamps[record]
+                record += 1
+            if records == 0 and state[_IS_SPARSE]:
+                continue
             is_edge = False
             while state[_KNOWN] < edges and known[state[_KNOWN]] <= position:
                 state[_KNOWN] += 1
@@ -516,20 +538,22 @@ def collect(
                 or (
                     state[_KNOWN] >= edges
                     and (
-                        position + table[_TABLE_SIZE, row] - blocks[block, _BLOCK_POSITION] > limits[0]
-                        or blocks[block, _BLOCK_RECORDS] + behind - record > limits[1]
-                        or state[_DECODED] + decoded > limits[2]
+                        position + table[_TABLE_SIZE, row] - blocks[block, _BLOCK_POSITION] > most_bytes
+                        or blocks[block, _BLOCK_RECORDS] + records > most_records
+                        or state[_DECODED] + decoded > most_decoded
                     )
                 )
             ):
                 done = _close(state, pending, sketch, blocks, words)
                 if not done:
                     break
+                for index in range(added - held):
+                    pending[index] = pending[held + index]
+                added -= held
                 block = state[_BLOCKS]
             if not state[_IS_OPEN]:
                 state[_IS_OPEN] = 1
                 state[_DECODED] = 0
-                state[_PENDING] = 0
                 blocks[block, _BLOCK_POSITION] = position
                 blocks[block, _BLOCK_BASE_OFFSET] = table[_TABLE_BASE_OFFSET, row]
                 blocks[block, _BLOCK_CRC] = table[_TABLE_CRC, row]
@@ -537,29 +561,8 @@ def collect(
                 blocks[block, _BLOCK_GREATEST] = NO_GREATEST
                 blocks[block, _BLOCK_RECORDS] = 0
                 blocks[block, _BLOCK_SIZE] = 0
-            if is_hashed:
-                held = state[_PENDING]
-                before = 0
-                for index in range(record, behind):
-                    value = hashes[index]
-                    # The same key many times in turn is common, and needs no bits but the first one's.
-                    if value != before and value != 0:
-                        pending[held] = value
-                        held += 1
-                        before = value
-                state[_PENDING] = held
-            size, records, least, greatest = 0, 0, NO_LEAST, NO_GREATEST
-            for index in range(record, behind):
-                if is_masked and wanted[index] == 0:
-                    continue
-                if is_sized:
-                    size += sizes[index]
-                records += 1
-                if timestamps[index] < least:
-                    least = timestamps[index]
-                if timestamps[index] > greatest:
-                    greatest = timestamps[index]
-            record = behind
+            state[_PENDING] = added
+            state[_DECODED] += decoded
             if len(hidden) == 0 or hidden[row] == 0:
                 blocks[block, _BLOCK_SIZE] += size
             blocks[block, _BLOCK_RECORDS] += records
@@ -567,11 +570,10 @@ def collect(
                 blocks[block, _BLOCK_LEAST] = least
             if greatest > blocks[block, _BLOCK_GREATEST]:
                 blocks[block, _BLOCK_GREATEST] = greatest
-            state[_DECODED] += decoded
             blocks[block, _BLOCK_FILE_END] = position + table[_TABLE_SIZE, row]
     if not done:
         raise IndexError("no room for the block")
-    if behind < count:
+    if record < count:
         raise IndexError("a record of a batch outside of the rows")
 
 

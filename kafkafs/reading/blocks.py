@@ -61,9 +61,9 @@ class FoundBlocks(NamedTuple):
     @staticmethod
     def joined(parts: Iterable[FoundBlocks]) -> FoundBlocks:
         """Those of consecutive parts of a pass."""
-        joined = FoundBlocks(np.empty((0, FOUND_COLUMNS), np.int64), np.empty(0, np.uint64), frozenset())
+        joined = _NOTHING
         for part in parts:
-            if not len(joined.rows):
+            if joined is _NOTHING:
                 joined = part
                 continue
             part.rows[:, FIRST] += len(joined.words)
@@ -73,6 +73,10 @@ class FoundBlocks(NamedTuple):
                 _together(joined.names, part.names),
             )
         return joined
+
+
+_NOTHING: Final = FoundBlocks(np.empty((0, FOUND_COLUMNS), np.int64), np.empty(0, np.uint64), frozenset())
+_NO_EDGES: Final[Int64s] = np.empty(0, np.int64)
 
 
 def _together(names: frozenset[bytes] | None, more: frozenset[bytes] | None) -> frozenset[bytes] | None:
@@ -161,6 +165,8 @@ class BlockTable:
 
     def edges(self, start: int) -> Int64s:
         """The positions after `start` where a pass that begins there has to cut: where blocks begin, and their end."""
+        if not len(self):
+            return _NO_EDGES
         edges = np.append(self.columns[POSITION], self.file_end)
         return edges[edges > start]
 
@@ -226,8 +232,7 @@ class BlockTable:
         """Whether the last block is small enough to take another one, which is behind it."""
         last = self.columns[:, -1]
         return bool(
-            last[FILE_END] == row[POSITION]
-            and row[FILE_END] - last[POSITION] <= BLOCK_BYTES
+            row[FILE_END] - last[POSITION] <= BLOCK_BYTES
             and last[RECORDS] + row[RECORDS] <= BLOCK_RECORDS
             and NO_CRC not in (last[CRC], row[CRC])
         )

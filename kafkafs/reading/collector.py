@@ -23,16 +23,17 @@ _NO_HASHES: Final = np.empty(0, np.uint64)
 class BlockCollector:
     """Makes the blocks of a part of a segment from its batches, which must be given in order. Used by one thread.
 
-    `edges`: where known blocks begin and end. `secret`: for the filters of keys; None: there are none.
+    `edges`: where known blocks begin and end. `secret`: for the filters of keys; None: there are none. `is_sparse`: few
+    records may be wanted, so that blocks begin and end with batches that have some.
     """
 
-    def __init__(self, edges: Int64s, secret: Secret | None) -> None:
+    def __init__(self, edges: Int64s, secret: Secret | None, *, is_sparse: bool) -> None:
         self._edges = edges
         self._secret = secret
-        self._limits = np.array([blocks.BLOCK_BYTES, blocks.BLOCK_RECORDS, blocks.DECODED_BYTES], np.int64)
         # of the block that is being made, and how many are complete; see block_kernel.collect
         self._state = np.zeros(block_kernel.STATE_CELLS, np.int64)
         self._state[block_kernel.HAS_KEYS] = secret is not None
+        self._state[block_kernel.IS_SPARSE] = is_sparse
         self._pending = np.empty(0, np.uint64)
         self._sketch = np.empty(1, np.uint64)
         # of the whole part
@@ -58,33 +59,36 @@ class BlockCollector:
         sizes: Int64s = NOTHING,
         wanted: npt.NDArray[np.bool_] | None = None,
         hidden: npt.NDArray[np.uint8] | None = None,
-        hashes: UInt64s = _NO_HASHES,
+        hashes: UInt64s | None = None,
     ) -> None:
         """Adds the batches in rows [first, last) of a table, decoded in `block`. By record: `sizes`, rendered, if that
         is asked for; which are `wanted`. By batch: which are `hidden`, and render to nothing.
 
-        `hashes`: as many as there are records, to be overwritten: new memory would take a fifth as long as everything
-        else here.
+        `hashes`: where keys are collected, as many as there are records, to be overwritten: new memory would take a
+        fifth as long as everything else here.
         """
-        if self._secret is not None:
+        if self._secret is not None and hashes is not None:
             block_kernel.hash_keys(block.buffer, block.key_start, block.key_length, *self._secret, hashes)
             if self._names is not None and not self._names.add(block, hashes):
                 self._names = None
         self._make_room(len(block), last - first)
+        is_compressed = table.codec[first:last].any()
         block_kernel.collect(
             table.data,
             first,
             last,
             block.batch,
             block.timestamp,
-            block.key_length,
-            block.value_length,
+            block.key_length if is_compressed else NOTHING,
+            block.value_length if is_compressed else NOTHING,
             sizes,
             _ALL if wanted is None else wanted.view(np.uint8),
             _ALL if hidden is None else np.ascontiguousarray(hidden, np.uint8),
-            _NO_HASHES if self._secret is None else hashes,
+            _NO_HASHES if hashes is None else hashes,
             self._edges,
-            self._limits,
+            blocks.BLOCK_BYTES,
+            blocks.BLOCK_RECORDS,
+            blocks.DECODED_BYTES,
             self._state,
             self._pending,
             self._sketch,
@@ -103,6 +107,8 @@ class BlockCollector:
         self._state[block_kernel.BLOCKS] = row + 1
 
     def _close(self) -> None:
+        if not self._state[block_kernel.IS_OPEN]:
+            return
         self._make_room(0, 1)
         block_kernel.close(self._state, self._pending, self._sketch, self._rows, self._words)
 

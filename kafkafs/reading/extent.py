@@ -71,10 +71,12 @@ class BlockPass:
         def do(bench: Workbench, collector: BlockCollector, first: int, stop: int) -> int:
             return self._collect(bench, collector, first, stop, on_bytes)
 
-        collectors, reached = in_parts(
-            self.segment, start, end, workers, lambda: BlockCollector(self.edges, self.secret), do
-        )
-        return FoundBlocks.joined(collector.found() for collector in collectors), reached
+        def collector() -> BlockCollector:
+            is_sparse = self.task is not None and self.task.filter is not None
+            return BlockCollector(self.edges, self.secret, is_sparse=is_sparse)
+
+        collectors, reached = in_parts(self.segment, start, end, workers, collector, do)
+        return FoundBlocks.joined(each.found() for each in collectors), reached
 
     def _collect(self, bench: Workbench, collector: BlockCollector, start: int, stop: int, on_bytes: OnBytes) -> int:
         reached = start
@@ -107,7 +109,8 @@ class BlockPass:
                 sizes = bench.sizes(len(block))
                 task.format.measure(block, sizes)
                 wanted = None if task.filter is None else task.filter.mask(block)
-            collector.add(table, row, last, block, sizes, wanted, skip, bench.hashes(len(block)))
+            hashes = None if self.secret is None else bench.hashes(len(block))
+            collector.add(table, row, last, block, sizes, wanted, skip, hashes)
             row = last
             if damage is not None:
                 size = 0 if task is None else shown_size(bench, task, window, row)

@@ -171,7 +171,7 @@ class BlockIndex:
         segment, start = extent.segment, extent.pieces.file_end
         with self.scanning(segment.log.path, end - start) as on_bytes, self.pages.measuring(segment, start, end):
             try:
-                extent.extend(snapshot, end, self.workers, on_bytes, keys=self.has_keys)
+                extent.extend(snapshot, end, self.workers, on_bytes, keys=self.has_keys and extent.is_whole)
             except SegmentGone:
                 self.forget(segment)  # what is known may be of other batches
                 raise

@@ -94,10 +94,11 @@ class Pieces:
     `columns`: int64, shape (fields of Piece, pieces).
     """
 
-    __slots__ = ("columns", "file_end", "is_damaged", "may_fail", "rows", "size", "start")
+    __slots__ = ("_may_fail", "columns", "file_end", "rows", "size", "start")
 
     def __init__(self, table: BlockTable, sizes: PieceSizes, start: int) -> None:
         rows = sizes.rows
+        self._may_fail: bool | None = None  # not known yet
         self.rows = rows
         self.columns = columns = np.empty((_COLUMNS, len(rows)), np.int64)
         columns[:_OF_BLOCK] = table.columns[:_OF_BLOCK, rows]
@@ -107,14 +108,18 @@ class Pieces:
         self.start = start
         self.file_end = sizes.file_end
         self.size = int(columns[END, -1]) if len(rows) else 0
-        self.is_damaged = bool((columns[CRC] == NO_CRC).any())
-        # Reads may end with an error: at damage, or at a message that is too long in a part of a block.
-        self.may_fail = self.is_damaged or bool((columns[SKIP] != NOT_SPLIT).any())
 
     @staticmethod
     def none(start: int) -> Pieces:
         """Nothing measured yet."""
-        return Pieces(_NO_BLOCKS, PieceSizes(_NOTHING, _NOTHING, _NOTHING, start), start)
+        none = Pieces.__new__(Pieces)
+        none._may_fail = False
+        none.rows, none.columns, none.start, none.file_end, none.size = _NO_ROWS, _NO_COLUMNS, start, start, 0
+        return none
+
+    @property
+    def is_damaged(self) -> bool:
+        return bool((self.columns[CRC] == NO_CRC).any())
 
     @property
     def sizes(self) -> PieceSizes:
@@ -137,7 +142,8 @@ class Pieces:
         if len(of) > 1:
             starts = np.flatnonzero(np.diff(of, prepend=-1))
             of, sizes = of[starts], np.add.reduceat(sizes, starts)
-        rows, totals = of[sizes > 0], sizes[sizes > 0]
+        shown = sizes > 0
+        rows, totals = of[shown], sizes[shown]
         skips = np.full(len(rows), NOT_SPLIT, np.int64)
         was_split = kept < len(self) and bool((self.columns[SKIP, kept:] != NOT_SPLIT).any())
         large = totals > MOST_LINE_BYTES
@@ -179,8 +185,11 @@ class Pieces:
         return self.piece(row)
 
     def may_fail_in(self, start: int, end: int) -> bool:
-        """Whether reads between these rendered positions may end with an error."""
-        if not self.may_fail or start >= end:
+        """Whether reads between these rendered positions may end with an error: at damage, or at a message that is too
+        long in a part of a block."""
+        if self._may_fail is None:
+            self._may_fail = self.is_damaged or bool((self.columns[SKIP] != NOT_SPLIT).any())
+        if not self._may_fail or start >= end:
             return False
         part = self.columns[:, self.row_at(start) : self.row_at(end - 1) + 1]
         return bool(((part[CRC] == NO_CRC) | (part[SKIP] != NOT_SPLIT)).any())
@@ -212,8 +221,8 @@ class Pieces:
         return self.columns.nbytes + self.rows.nbytes
 
 
-_NOTHING: Final = np.empty(0, np.int64)
-_NO_BLOCKS: Final = BlockTable.none()
+_NO_ROWS: Final = np.empty(0, np.int64)
+_NO_COLUMNS: Final = np.empty((_COLUMNS, 0), np.int64)
 
 
 def line_ends(sizes: npt.NDArray[np.int64]) -> Int64s:

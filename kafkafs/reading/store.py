@@ -52,6 +52,9 @@ _VERSION: Final = f"1, {sys.byteorder}"
 _SUFFIX: Final = ".npz"
 _CRC_DIGITS: Final = 8
 _MOST_RENDITIONS: Final = 100
+_MOST_HEADER: Final = 4096  # of an array; what numpy writes is shorter
+_LENGTHS: Final = struct.Struct("<HH")  # of a member's name and extra field
+_LENGTHS_AT: Final = 26
 _COMPARED: Final = 16  # blocks of a segment that has not changed
 _SETTLED_NS: Final = 2_100_000_000  # another change after this time has another ctime on every file system
 _NOT_SETTLED: Final = -1
@@ -261,7 +264,7 @@ def _decode(data: bytes, key: bytes) -> _Decoded | None:
                 return None
             offset, crc = map(int, rendition["marker"])
             renditions[str(rendition["name"])] = KeptSizes(of, Marker(offset, crc))
-    except (ValueError, KeyError, TypeError, EOFError, OverflowError, zipfile.BadZipFile, RecursionError):
+    except (ValueError, KeyError, TypeError, EOFError, OverflowError, struct.error, zipfile.BadZipFile, RecursionError):
         return None
     if not table.can_be(size) or not all(0 <= half < 1 << 64 for half in table.secret):
         return None
@@ -278,14 +281,18 @@ def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
         for member in members:
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("compressed")
-            content = archive.read(member)
-            header = io.BytesIO(content)
+            # As `archive.read(member)`, without its checksum: that of the whole has been compared.
+            at = member.header_offset
+            name_bytes, extra_bytes = _LENGTHS.unpack_from(data, at + _LENGTHS_AT)
+            at += _LENGTHS_AT + _LENGTHS.size + name_bytes + extra_bytes
+            content = memoryview(data)[at : at + member.file_size]
+            header = io.BytesIO(content[:_MOST_HEADER])
             if np.lib.format.read_magic(header) != (1, 0):
                 raise ValueError("another version")
             shape, _, dtype = np.lib.format.read_array_header_1_0(header)
             if dtype.kind not in "iu":
                 raise ValueError("no numbers")
-            array = np.frombuffer(content, dtype, offset=header.tell())
+            array = np.require(np.frombuffer(content, dtype, offset=header.tell()), requirements="A")
             arrays[member.filename.removesuffix(".npy")] = array.reshape(shape)
     return arrays
 

@@ -206,8 +206,9 @@ def in_parts(
 ) -> tuple[list[Result], int]:
     """What `do` finds in the batches that begin in [start, end), in order, in results that `make` has made; and the
     position after them. A worker takes some of the parts, if one is free."""
-    parts = [_FilePart(first, last, make()) for first, last in pairwise(_edges(segment, start, end))]
-    if len(parts) > 1:
+    edges = _edges(segment, start, end)
+    parts = [_FilePart(first, last, make()) for first, last in pairwise(edges)] if len(edges) > 2 else []
+    if parts:
         _do_together(parts, do, workers)
     results: list[Result] = []
     reached = start

@@ -25,16 +25,16 @@ def arguments():
     keys = [b"onetwothree", STARTS, LENGTHS]
     batch, state, blocks = longs(3), longs(block_kernel.STATE_CELLS), longs(2, block_kernel.BLOCK_FIELDS)
     state[[block_kernel.HAS_KEYS, block_kernel.IS_OPEN, block_kernel.PENDING]] = 1, 1, 3
-    marks, limits = np.ones(3, np.uint8), np.array([50, 20, 99])
+    marks = np.ones(3, np.uint8)
     by_record = [batch, longs(3), LENGTHS, LENGTHS, longs(3), marks]
     collected = [
-        TABLE, 0, 1, *by_record, marks[:1], HASHES, longs(1), limits, state, words(6), words(1), blocks, words(1)
+        TABLE, 0, 1, *by_record, marks[:1], HASHES, longs(1), 50, 20, 99, state, words(6), words(1), blocks, words(1)
     ]  # fmt: skip
     return {
         "rows_with_key": ([*keys, b"three", longs(3)], [0, 2, 4]),
         "hash_keys": ([*keys, 1, 2, words(3)], [0, 2, 5]),
         "add_names": ([*keys, HASHES, 8, np.zeros(24, np.uint8), longs(3), longs(4), 0], [0, 2, 3, 5, 7]),
-        "collect": (collected, [4, 5, 6, 7, 8, 10, 12, 13, 14, 15, 16, 17]),
+        "collect": (collected, [4, 5, 6, 7, 8, 10, 15, 16, 17, 18, 19]),
         "probe": ([words(1), longs(3), longs(3), 1, np.zeros(3, np.uint8)], [2, 4]),
     }
 
