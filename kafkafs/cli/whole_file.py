@@ -29,7 +29,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         return
     if before is not None and not os.access(path, os.W_OK):
         path.open("r+b").close()  # says why
-    fd, name = mkstemp(prefix=".kafkafs-", dir=path.absolute().parent)
+    try:
+        fd, name = mkstemp(prefix=".kafkafs-", dir=path.absolute().parent)
+    except OSError as error:
+        error.filename = os.fspath(path.parent)
+        raise
     partial = Path(name)
     try:
         with os.fdopen(fd, "wb") as file:

@@ -389,7 +389,7 @@ def _explained() -> Iterator[None]:
     except InvalidConfig as error:
         raise MountError(str(error), USAGE) from error
     except (StorageError, OSError) as error:
-        raise MountError(str(error), FAILED) from error
+        raise MountError(error_text(error), FAILED) from error
 
 
 def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:

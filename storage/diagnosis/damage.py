@@ -112,7 +112,7 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
         return None
     if one.kind is FaultKind.EPOCHS_UNTRUE:
         broker = "goes by it: followers and consumers may go on at a wrong offset after a change of leader"
-        return Prediction(one.name, Reaction.IGNORES, one.path, one.what, broker, (one.repair or "").capitalize(), tp)
+        return Prediction(one.name, Reaction.IGNORES, one.path, one.what, broker, _advice(one), tp)
     if one.kind is FaultKind.TIME_INDEX_INCOMPLETE:  # first_retention.py says if that costs messages
         broker = "takes the last entry for the segment's latest time: lookups by time may skip messages"
         return Prediction(one.name, Reaction.IGNORES, one.path, one.what, broker, REINDEX, tp)
@@ -124,9 +124,15 @@ def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, 
         broker = f"does not look into it when it starts; {_OF_INDEXES[one.kind]}"
         return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, REINDEX, tp)
     later = {**_READ_LATER, **_LATER}.get(one.kind, "consumers and followers fail at this place")
-    advice = SALVAGE if one.kind in _OF_BATCHES else (one.repair or "").capitalize()
+    advice = SALVAGE if one.kind in _OF_BATCHES else _advice(one)
     broker = f"does not look there when it starts; {later}"
     return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, advice, tp)
+
+
+def _advice(one: Finding) -> str:
+    """The repair as the beginning of a sentence; "" if there is none."""
+    repair = one.repair or ""
+    return f"`{repair}` repairs it" if repair.startswith("kafkafs ") else repair[:1].upper() + repair[1:]
 
 
 def of_remote(one: Finding) -> Prediction:
@@ -139,4 +145,4 @@ def of_remote(one: Finding) -> Prediction:
         broker = f"does not look there when it starts; {broker}"
     tp = names.parse_dir(one.path.name).partition
     what = f"{one.what}; and {one.more} more like this" if one.more else one.what
-    return Prediction(one.name, reaction, one.path, what, broker, (one.repair or "").capitalize(), tp)
+    return Prediction(one.name, reaction, one.path, what, broker, _advice(one), tp)
