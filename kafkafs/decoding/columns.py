@@ -104,9 +104,9 @@ class ColumnDecoder:
         if others:
             rows, position = _of_protobuf(buffer, columns, numbers, plans, guids, room, position, texts, rows)
             left = (numbers[:rows] != _NO_SCHEMA) & (columns[2, :rows] < 0) & (texts[1, :rows] < 0)
-            for failed in np.flatnonzero(left).tolist():
-                start, length = columns[:2, failed].tolist()
-                text = _row(plans[int(numbers[failed])], data[start : start + length], guids.get(failed))
+            for row in np.flatnonzero(left).tolist():
+                start, length = columns[:2, row].tolist()
+                text = _row(plans[int(numbers[row])], data[start : start + length], guids.get(row))
                 if isinstance(text, str):
                     errors[row] = text
                     continue
@@ -118,9 +118,9 @@ class ColumnDecoder:
                 position = end
             if _OF_FILE in plans and plans[_OF_FILE].rows is not None:
                 empty = (numbers[:rows] == _OF_FILE) & (texts[1, :rows] == 2) & (columns[1, :rows] > 0)
-                for failed in np.flatnonzero(empty).tolist():
-                    texts[:, failed] = -1
-                    errors[failed] = f"{plans[_OF_FILE].name} does not fit the data: they have none of its fields"
+                for row in np.flatnonzero(empty).tolist():
+                    texts[:, row] = -1
+                    errors[row] = f"{plans[_OF_FILE].name} does not fit the data: they have none of its fields"
         errors = {row: error for row, error in errors.items() if row < rows}
         in_order = rows > 0 and int(texts[1, :rows].min()) >= 0
         if in_order and others:

@@ -1,4 +1,4 @@
-"""What a broker's server.properties says about its log directories and its node."""
+"""The parts of a broker's server.properties about its log directories and its node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _KRAFT_ROLES = frozenset({"broker", "controller"})
 
 @dataclass(frozen=True, slots=True)
 class BrokerProperties:
-    """`node_id`: None if it is not set. `metadata_dir`: where the metadata log lies. `is_kraft`: process.roles is set.
-    `is_tiered`: tiered storage is configured. `has_others`: the node is not the only controller. `config`: what topics
-    get that set nothing themselves; Kafka's defaults where it does not parse."""
+    """`node_id`: None if it is not set. `metadata_dir`: the place of the metadata log. `is_kraft`: process.roles is
+    set. `is_tiered`: tiered storage is configured. `has_others`: the node is not the only controller. `config`: the
+    defaults of topics; Kafka's own if the file's do not parse."""
 
     path: Path
     node_id: int | None
@@ -31,7 +31,7 @@ class BrokerProperties:
 
 
 def read(path: Path) -> BrokerProperties:
-    """Reads a server.properties. OSError; CorruptCheckpoint; InvalidConfig for a node id that is no number."""
+    """Read a server.properties. OSError; CorruptCheckpoint; InvalidConfig for a node id that is not a number."""
     found = properties.parse(read_existing(real_place(path)), path)
     text = found.get("node.id", found.get("broker.id"))
     try:

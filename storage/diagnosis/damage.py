@@ -1,6 +1,6 @@
-"""What becomes of damage that `verify` finds: whether a broker notices it when it starts, and what consumers get later.
+"""The consequences of damage that `verify` finds: whether a starting broker notices it, and what consumers get later.
 
-A finding of `verify` that nothing here says otherwise of is one that a broker does not notice.
+A broker does not notice a finding of `verify` unless this module says otherwise.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from storage.recovery.recovery import RecoveryReport
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity
 
-# Faults of batches: recovery looks for them from the recovery point on.
+# Faults of batches, for which recovery looks from the recovery point on.
 _OF_BATCHES = frozenset(
     {
         FaultKind.LOG_CUT_OFF, FaultKind.BATCH_CRC, FaultKind.BATCH_CUT_OFF, FaultKind.BATCH_LENGTH,
@@ -23,7 +23,7 @@ _OF_BATCHES = frozenset(
         FaultKind.COMPRESSION, FaultKind.CODEC, FaultKind.RECORDS, FaultKind.RECORD_OFFSET, FaultKind.MARKER,
     }
 )  # fmt: skip
-# What becomes of them in consumers, which look at fewer fields than `verify`; the others make them fail at this place.
+# Their consequences for consumers, which check fewer fields than `verify`; other faults make consumers fail there.
 _READ_LATER = {
     **dict.fromkeys(
         (FaultKind.BATCH_CUT_OFF, FaultKind.LOG_CUT_OFF),
@@ -47,12 +47,12 @@ _READ_LATER = {
 }
 _ABORTED = "consumers of committed messages are given aborted ones"
 _LOOKUPS = "reads may miss messages"
-# What a broker rebuilds, replaces or leaves as soon as it has loaded the log.
+# Faults that a broker repairs as soon as it has loaded the log.
 _REBUILT = frozenset(
     {FaultKind.INDEX_MISSING, FaultKind.SNAPSHOT_CORRUPT, FaultKind.SNAPSHOT_BEYOND_LOG, FaultKind.EPOCHS_BEYOND_LOG}
 )
-# Files of a segment that a broker rebuilds with it, and otherwise does not look into when it starts; and what then
-# becomes of it.
+# Faults of a segment's files that a broker rebuilds with the segment, and otherwise does not read when it starts; and
+# the consequences in that case.
 _OF_INDEXES = {
     **dict.fromkeys(
         (
@@ -67,7 +67,7 @@ _OF_INDEXES = {
     FaultKind.TIME_INDEX_NOT_TRIMMED: "it takes the last entry, of 1970, for the segment's latest time",
 }  # fmt: skip
 _PREALLOCATED = (FaultKind.INDEX_NOT_TRIMMED, FaultKind.TIME_INDEX_NOT_TRIMMED)
-# Said elsewhere (log_loading.py, partition_checks.py), or nothing to a broker.
+# Predicted in other modules (log_loading.py, partition_checks.py), or without consequences for a broker.
 _ELSEWHERE = frozenset(
     {
         FaultKind.FILE_MISNAMED, FaultKind.EPOCHS_CORRUPT, FaultKind.PARTITION_EMPTY, FaultKind.REMOTE_SEGMENTS,
@@ -82,67 +82,70 @@ _LATER = {
 }
 
 
-def of_finding(one: Finding, tp: TopicPartition, report: RecoveryReport | None, *, clean: bool) -> Prediction | None:
-    """What a broker makes of a finding of `verify` in a partition; None for what is said elsewhere. `report`: of
-    recovery, as far as a broker does it after a shutdown that was clean or not; None where it cannot be known."""
-    parsed = names.parse_segment_file(one.path.name)
+def of_finding(
+    finding: Finding, tp: TopicPartition, report: RecoveryReport | None, *, clean: bool
+) -> Prediction | None:
+    """The prediction for a finding of `verify` in a partition; None if another module predicts it. `report`: of
+    recovery, as far as a broker runs it after a shutdown that was clean or not; None if that is unknown."""
+    parsed = names.parse_segment_file(finding.path.name)
     recovered = report is not None and parsed is not None and parsed.offset in report.recovered_segments
     if report is not None and parsed is not None:
         if parsed.offset in report.removed_segments or parsed.offset in report.misordered_segments:
             return None
         cut = next((cut for cut in report.cuts if recovered and cut.base_offset == parsed.offset), None)
-        if cut is not None and one.kind in _OF_BATCHES and one.position is not None and one.position >= cut.position:
-            if not clean or one.position > cut.position or one.kind is FaultKind.BATCH_RANGE:
+        if (
+            cut is not None
+            and finding.kind in _OF_BATCHES
+            and finding.position is not None
+            and finding.position >= cut.position
+        ):
+            if not clean or finding.position > cut.position or finding.kind is FaultKind.BATCH_RANGE:
                 return None
             broker = "recovers the segment, whose index is missing, and cuts it off there"
-            return Prediction(one.name, Reaction.CUTS, one.path, one.what, broker, SALVAGE, tp)
-    if one.kind in _ELSEWHERE or (one.kind is FaultKind.UNREADABLE and is_directory(one.path)):
+            return Prediction(finding.name, Reaction.CUTS, finding.path, finding.what, broker, SALVAGE, tp)
+    if finding.kind in _ELSEWHERE or (finding.kind is FaultKind.UNREADABLE and is_directory(finding.path)):
         return None
-    if one.kind is FaultKind.TXN_INDEX_CORRUPT:
-        stop = stops_at(one.path)
+    if finding.kind is FaultKind.TXN_INDEX_CORRUPT:
+        stop = stops_at(finding.path)
         if stop is not None and stop != VERSION:
-            return None  # check_files tells
+            return None  # check_files reports it
         if stop is None and (clean or not recovered):
             broker = f"does not look at that; {_ABORTED}"
-            return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, REINDEX, tp)
-        return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "recovers the segment", "", tp)
-    if one.kind in (FaultKind.FILE_LEFT_OVER, FaultKind.INDEX_WITHOUT_LOG):
-        return Prediction(one.name, Reaction.REMOVES, one.path, one.what, "removes or completes it", "", tp)
-    if one.kind in _PREALLOCATED and one.severity is Severity.NOTE:
+            return Prediction(finding.name, Reaction.UNNOTICED, finding.path, finding.what, broker, REINDEX, tp)
+        return Prediction(finding.name, Reaction.REPAIRS, finding.path, finding.what, "recovers the segment", "", tp)
+    if finding.kind in (FaultKind.FILE_LEFT_OVER, FaultKind.INDEX_WITHOUT_LOG):
+        return Prediction(finding.name, Reaction.REMOVES, finding.path, finding.what, "removes or completes it", "", tp)
+    if finding.kind in _PREALLOCATED and finding.severity is Severity.NOTE:
         return None
-    if one.kind is FaultKind.EPOCHS_UNTRUE:
+    if finding.kind is FaultKind.EPOCHS_UNTRUE:
         broker = "goes by it: followers and consumers may go on at a wrong offset after a change of leader"
-        return Prediction(one.name, Reaction.IGNORES, one.path, one.what, broker, _advice(one), tp)
-    if one.kind is FaultKind.TIME_INDEX_INCOMPLETE:  # first_retention.py says if that costs messages
+        return Prediction(finding.name, Reaction.IGNORES, finding.path, finding.what, broker, _advice(finding), tp)
+    if finding.kind is FaultKind.TIME_INDEX_INCOMPLETE:  # first_retention.py says whether that loses messages
         broker = "takes the last entry for the segment's latest time: lookups by time may skip messages"
-        return Prediction(one.name, Reaction.IGNORES, one.path, one.what, broker, REINDEX, tp)
-    if one.kind in _REBUILT or (recovered and one.kind in _OF_INDEXES):
-        return Prediction(one.name, Reaction.REPAIRS, one.path, one.what, "rebuilds it from the log", "", tp)
-    if one.severity is not Severity.FINDING and one.kind is not FaultKind.SEGMENT_GAP:
+        return Prediction(finding.name, Reaction.IGNORES, finding.path, finding.what, broker, REINDEX, tp)
+    if finding.kind in _REBUILT or (recovered and finding.kind in _OF_INDEXES):
+        return Prediction(
+            finding.name, Reaction.REPAIRS, finding.path, finding.what, "rebuilds it from the log", "", tp
+        )
+    if finding.severity is not Severity.FINDING and finding.kind is not FaultKind.SEGMENT_GAP:
         return None
-    if one.kind in _OF_INDEXES:
-        broker = f"does not look into it when it starts; {_OF_INDEXES[one.kind]}"
-        return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, REINDEX, tp)
-    later = {**_READ_LATER, **_LATER}.get(one.kind, "consumers and followers fail at this place")
-    advice = SALVAGE if one.kind in _OF_BATCHES else _advice(one)
+    if finding.kind in _OF_INDEXES:
+        broker = f"does not look into it when it starts; {_OF_INDEXES[finding.kind]}"
+        return Prediction(finding.name, Reaction.UNNOTICED, finding.path, finding.what, broker, REINDEX, tp)
+    later = {**_READ_LATER, **_LATER}.get(finding.kind, "consumers and followers fail at this place")
+    advice = SALVAGE if finding.kind in _OF_BATCHES else _advice(finding)
     broker = f"does not look there when it starts; {later}"
-    return Prediction(one.name, Reaction.UNNOTICED, one.path, one.what, broker, advice, tp)
+    return Prediction(finding.name, Reaction.UNNOTICED, finding.path, finding.what, broker, advice, tp)
 
 
-def _advice(one: Finding) -> str:
-    """The repair as the beginning of a sentence; "" if there is none."""
-    repair = one.repair or ""
-    return f"`{repair}` repairs it" if repair.startswith("kafkafs ") else repair[:1].upper() + repair[1:]
-
-
-def of_remote(one: Finding) -> Prediction:
-    """What a broker makes of a finding in a tier."""
+def of_remote(finding: Finding) -> Prediction:
+    """The prediction for a finding in a tier."""
     reaction, broker = {
         FaultKind.REMOTE_PARTS: (Reaction.UNNOTICED, "consumers, or new followers, that need them get no further"),
         FaultKind.REMOTE_ORPHANS: (Reaction.IGNORES, "leaves them where they are"),
-    }.get(one.kind, (Reaction.UNNOTICED, "consumers get no further there, without an error"))
+    }.get(finding.kind, (Reaction.UNNOTICED, "consumers get no further there, without an error"))
     if reaction.is_finding:
         broker = f"does not look there when it starts; {broker}"
-    tp = names.parse_dir(one.path.name).partition
-    what = f"{one.what}; and {one.more} more like this" if one.more else one.what
-    return Prediction(one.name, reaction, one.path, what, broker, _advice(one), tp)
+    tp = names.parse_dir(finding.path.name).partition
+    what = f"{finding.what}; and {finding.more} more like this" if finding.more else finding.what
+    return Prediction(finding.name, reaction, finding.path, what, broker, _advice(finding), tp)

@@ -1,4 +1,4 @@
-"""What a broker makes of the log directories themselves: identity, lock, names, checkpoints, space.
+"""Predictions about the log directories themselves: identity, lock, names, checkpoints, space.
 
 Sources: Kafka's KafkaRaftServer.initializeLogDirs, MetaPropertiesEnsemble, LogManager, FileQuorumStateStore.
 """
@@ -28,7 +28,7 @@ from storage.types import TopicPartition
 
 REVIVE = "`kafkafs revive` makes a directory of it on which a broker starts"
 _RESERVED_IDS = 100
-_NOT_A_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP)  # of opening
+_NOT_A_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP)  # of opening a directory or a link
 _LITTLE_SPACE_BYTES = 64 << 20
 _ZEROS = re.compile(r"0[0-9]{1,9}")
 _CHECKPOINTS = {
@@ -43,9 +43,9 @@ _READ_LATER = {
 
 @dataclass(frozen=True, slots=True)
 class LogDirState:
-    """One log directory. `meta`: None where there is no meta.properties, or it cannot be read (`meta_problem`).
-    `clean`: it was shut down cleanly. `partitions`: those that a broker loads. `asides`: the directories that it loads
-    without serving them, with their kind: deleted, stray, being moved."""
+    """A log directory. `meta`: None if meta.properties is missing, or cannot be read (`meta_problem`). `clean`: it was
+    shut down cleanly. `partitions`: those that a broker loads. `asides`: directories that it loads but does not serve,
+    with their kind: deleted, stray, being moved."""
 
     path: Path
     meta: MetaProperties | None
@@ -56,7 +56,7 @@ class LogDirState:
 
     @staticmethod
     def of(path: Path) -> LogDirState:
-        """Reads it. OSError."""
+        """Read the state of a directory. OSError."""
         path, meta, problem = real_place(path), None, None
         try:
             meta = meta_properties.read(path / names.META_PROPERTIES)
@@ -65,20 +65,20 @@ class LogDirState:
         except OSError as error:
             problem = not_a_file(path / names.META_PROPERTIES, error)
         parsed = [(names.parse_dir(entry.name), entry) for entry in paths_in(path) if entry.is_dir()]
-        found = [(one.kind, one.partition, entry) for one, entry in parsed if one.partition is not None]
-        loaded = sorted(tp for kind, tp, _ in found if kind is DirKind.PARTITION)
-        asides = [one for one in found if one[0] in (DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)]
+        partition_dirs = [(item.kind, item.partition, entry) for item, entry in parsed if item.partition is not None]
+        loaded = sorted(tp for kind, tp, _ in partition_dirs if kind is DirKind.PARTITION)
+        asides = [item for item in partition_dirs if item[0] in (DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)]
         return LogDirState(path, meta, problem, exists(path / names.CLEAN_SHUTDOWN), tuple(loaded), tuple(asides))
 
     def loaded(self) -> list[tuple[TopicPartition, Path]]:
-        """The partitions that a broker loads, and their directories: also where the number has zeros before it."""
-        found = [(tp, self.path / tp.dir_name) for tp in self.partitions]
+        """The partitions that a broker loads, with their directories, including numbers with leading zeros."""
+        loaded = [(tp, self.path / tp.dir_name) for tp in self.partitions]
         for entry in paths_in(self.path):
             topic, dash, number = entry.name.rpartition("-")
             is_taken = bool(topic and dash) and names.topic_name_problem(topic) is None and entry.is_dir()
             if is_taken and _ZEROS.fullmatch(number):
-                found.append((TopicPartition(topic, int(number)), entry))
-        return found
+                loaded.append((TopicPartition(topic, int(number)), entry))
+        return loaded
 
     @property
     def metadata_log(self) -> Path:
@@ -86,34 +86,34 @@ class LogDirState:
 
 
 def not_a_file(path: Path, error: OSError) -> CorruptCheckpoint:
-    """What is wrong with a path that should be a file and is a directory, say. Other errors are raised."""
+    """The error for a path that should be a file and is, for example, a directory. Other errors are raised."""
     if error.errno not in _NOT_A_FILE:
         raise error
     return CorruptCheckpoint(f"{path.name} is no regular file", path=path)
 
 
 def metadata_dir_of(dirs: Sequence[LogDirState], given: BrokerProperties | None) -> LogDirState:
-    """The directory whose metadata log the broker uses: the one that is configured, else the one that has it."""
+    """The directory whose metadata log the broker uses: the configured one, otherwise the one that has the log."""
     if given is not None and given.metadata_dir is not None:
-        for one in dirs:
-            if one.path.resolve() == given.metadata_dir.resolve():
-                return one
-    return next((one for one in dirs if one.metadata_log.is_dir()), dirs[0])
+        for state in dirs:
+            if state.path.resolve() == given.metadata_dir.resolve():
+                return state
+    return next((state for state in dirs if state.metadata_log.is_dir()), dirs[0])
 
 
 def metadata_of(state: LogDirState) -> ClusterMetadata | None:
-    """The metadata with which a broker starts: its log or, where it has none, bootstrap.checkpoint if that has topics.
-    None where nothing tells of topics. OSError."""
+    """The metadata with which a broker starts: its log or, if it has none, a bootstrap.checkpoint with topics. None if
+    neither has topics. OSError."""
     try:
         metadata = ClusterMetadataReader(state.path).refresh()
     except OSError as error:
-        not_a_file(state.path, error)  # check_quorum tells
+        not_a_file(state.path, error)  # check_quorum reports it
         return None
     if metadata is None or (not metadata.end_offset and metadata.problem is None):
         try:
             bootstrap = cluster_metadata.read_bootstrap(state.path)
         except OSError as error:
-            not_a_file(state.path, error)  # check_quorum tells
+            not_a_file(state.path, error)  # check_quorum reports it
             return None
         return bootstrap if bootstrap is not None and bootstrap.topics else None
     return metadata
@@ -122,10 +122,10 @@ def metadata_of(state: LogDirState) -> ClusterMetadata | None:
 def check_identity(
     dirs: Sequence[LogDirState], metadata_dir: LogDirState, given: BrokerProperties | None
 ) -> Iterator[Prediction]:
-    """meta.properties: there, readable, of one cluster and one node, directory ids that differ."""
+    """Check meta.properties: present, readable, of one cluster and one node, with different directory ids."""
     named = given.log_dirs if given is not None and given.is_kraft else ()
     gone = [path for path in named if not exists(path)]
-    for path in gone if len(gone) < len(named) else ():  # otherwise they are those of another machine
+    for path in gone if len(gone) < len(named) else ():  # otherwise the paths are another machine's
         yield Prediction(
             "meta-properties-missing",
             Reaction.REFUSES,
@@ -136,12 +136,12 @@ def check_identity(
         )
     first: MetaProperties | None = None
     ids: dict[str, Path] = {}
-    for one in dirs:
-        path = one.path / names.META_PROPERTIES
-        if one.meta_problem is not None or one.meta is None:
-            yield _unidentified(one, metadata_dir)
+    for state in dirs:
+        path = state.path / names.META_PROPERTIES
+        if state.meta_problem is not None or state.meta is None:
+            yield _unidentified(state, metadata_dir)
             continue
-        meta = one.meta
+        meta = state.meta
         if meta.version == 0:
             yield Prediction(
                 "meta-properties-v0",
@@ -185,7 +185,7 @@ def check_identity(
             )
         if meta.directory_id is not None:
             if not _is_id(meta.directory_id):
-                refuses = one is metadata_dir
+                refuses = state is metadata_dir
                 yield Prediction(
                     "directory-id-corrupt",
                     Reaction.REFUSES if refuses else Reaction.OFFLINE,
@@ -214,7 +214,7 @@ def check_identity(
                     "does not start: Duplicate directory ID",
                     "Remove the line directory.id from the copy's meta.properties: the broker writes a new one",
                 )
-            ids.setdefault(meta.directory_id, one.path)
+            ids.setdefault(meta.directory_id, state.path)
         first = meta if first is None else first
 
 
@@ -233,35 +233,35 @@ def _is_reserved(directory_id: str) -> bool:
         return False
 
 
-def _unidentified(one: LogDirState, metadata_dir: LogDirState) -> Prediction:
-    path = one.path / names.META_PROPERTIES
+def _unidentified(state: LogDirState, metadata_dir: LogDirState) -> Prediction:
+    path = state.path / names.META_PROPERTIES
     advice = f"Restore the file from another directory of the broker (but not its directory.id), or: {REVIVE}"
-    if one.meta_problem is not None:
-        refuses = one is metadata_dir
+    if state.meta_problem is not None:
+        refuses = state is metadata_dir
         return Prediction(
             "meta-properties-corrupt",
             Reaction.REFUSES if refuses else Reaction.OFFLINE,
             path,
-            str(one.meta_problem.what),
+            str(state.meta_problem.what),
             "does not start: it cannot read the file" if refuses else "takes this directory offline",
             advice,
         )
     what = "there is no meta.properties: the directory is not formatted"
-    if one is not metadata_dir:
+    if state is not metadata_dir:
         advice = f"kafka-storage.sh format --ignore-formatted formats it. {advice}"
     return Prediction(
         "meta-properties-missing", Reaction.REFUSES, path, what, "does not start: No `meta.properties` found", advice
     )
 
 
-def check_lock(one: LogDirState) -> Iterator[Prediction]:
-    """`.lock`: no process holds it."""
-    holder = dir_lock.holder(one.path)
+def check_lock(state: LogDirState) -> Iterator[Prediction]:
+    """Check that no process holds `.lock`."""
+    holder = dir_lock.holder(state.path)
     if holder is not None:
         yield Prediction(
             "locked",
             Reaction.REFUSES,
-            one.path / dir_lock.NAME,
+            state.path / dir_lock.NAME,
             f"{dir_lock.describe_process(holder)} holds the directory",
             "does not start: Failed to acquire lock",
             "Stop that process; what is said below may change while it runs",
@@ -269,16 +269,16 @@ def check_lock(one: LogDirState) -> Iterator[Prediction]:
 
 
 def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
-    """Every directory is a partition's, or one that a broker knows."""
+    """Check that every directory is a partition's, or another one that a broker knows."""
     places: dict[TopicPartition, Path] = {}
-    loaded = {tp for one in dirs for tp in one.partitions}
-    for one in dirs:
-        places_here = {place for _, place in one.loaded()}
-        for entry in paths_in(one.path):
-            if not entry.is_dir() or (entry.name == names.META_PROPERTIES and one.meta_problem is not None):
+    loaded = {tp for state in dirs for tp in state.partitions}
+    for state in dirs:
+        places_here = {place for _, place in state.loaded()}
+        for entry in paths_in(state.path):
+            if not entry.is_dir() or (entry.name == names.META_PROPERTIES and state.meta_problem is not None):
                 continue
             if entry.name == names.CLEAN_SHUTDOWN and not paths_in(entry):
-                continue  # it removes it before it looks at the others
+                continue  # the broker removes it before it looks at the others
             parsed = names.parse_dir(entry.name)
             if parsed.kind is DirKind.UNPARSABLE and not _is_taken(entry.name):
                 yield Prediction(
@@ -309,7 +309,7 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
                     "stray", Reaction.IGNORES, entry, "a partition that a broker has set aside", "leaves it unused",
                     "`kafkafs revive` takes such directories", parsed.partition,
                 )  # fmt: skip
-        for tp, place in one.loaded():
+        for tp, place in state.loaded():
             if place.name != tp.dir_name and tp not in loaded:
                 yield Prediction(
                     "name-not-canonical",
@@ -334,7 +334,7 @@ def check_names(dirs: Sequence[LogDirState]) -> Iterator[Prediction]:
 
 
 def _is_taken(name: str) -> bool:
-    """Whether a broker takes a name that is no topic's: it looks for the number behind the last dash only."""
+    """Whether a broker accepts a name that is not a topic's: it only looks for the number after the last dash."""
     topic, dash, number = name.rpartition("-")
     digits = number.removeprefix("+")
     return bool(topic and dash and digits.isascii() and digits.isdigit() and int(digits) < 2**31)
@@ -343,11 +343,11 @@ def _is_taken(name: str) -> bool:
 def check_placement(
     dirs: Sequence[LogDirState], metadata: ClusterMetadata | None, node_id: int | None
 ) -> Iterator[Prediction]:
-    """The log directories that the metadata name for partitions that are here are here too, by their ids."""
-    ids = {one.meta.directory_id for one in dirs if one.meta is not None}
+    """Check that the directories which the metadata name for partitions in these directories are among them, by id."""
+    ids = {state.meta.directory_id for state in dirs if state.meta is not None}
     placed: dict[str, list[TopicPartition]] = {}
     named = set()
-    loaded = {tp for one in dirs for tp in one.partitions}
+    loaded = {tp for state in dirs for tp in state.partitions}
     for topic in () if metadata is None else metadata.topics.values():
         for number, known in topic.partitions.items():
             for node, directory in zip(known.replicas, known.directories, strict=False):
@@ -356,7 +356,7 @@ def check_placement(
                     named.add(directory)
                     if directory not in ids and tp in loaded and not _is_reserved(directory):
                         placed.setdefault(directory, []).append(tp)
-    others = [one for one in dirs if one.meta is None or one.meta.directory_id not in named] or dirs
+    others = [state for state in dirs if state.meta is None or state.meta.directory_id not in named] or dirs
     for directory, tps in sorted(placed.items()):
         yield Prediction(
             "directory-id-unknown",
@@ -369,10 +369,10 @@ def check_placement(
         )
 
 
-def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
-    """The offset checkpoints parse."""
+def check_checkpoints(state: LogDirState) -> Iterator[Prediction]:
+    """Check that the offset checkpoints parse."""
     for name in (*_CHECKPOINTS, *_READ_LATER):
-        path = one.path / name
+        path = state.path / name
         problem: CorruptCheckpoint | None = None
         try:
             checkpoints.read(path)
@@ -384,10 +384,10 @@ def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
             continue
         then = _CHECKPOINTS.get(name, "begins it anew")
         if name in _CHECKPOINTS and _is_of_lines(path):
-            # Only a line's number is wrong: no IOException, and LogManager goes on without the file.
+            # only the number in a line is wrong: no IOException, and LogManager continues without the file
             yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
             continue
-        if name in _READ_LATER and _is_of_lines(path):  # nor here, but it is not caught
+        if name in _READ_LATER and _is_of_lines(path):  # the same error, but LogManager does not catch it
             what = f"starts, but {_READ_LATER[name]}: NumberFormatException"
             advice = f"Remove the file: the broker then {then}"
             yield Prediction("checkpoint-corrupt", Reaction.UNNOTICED, path, problem.what, what, advice)
@@ -403,22 +403,22 @@ def check_checkpoints(one: LogDirState) -> Iterator[Prediction]:
 
 
 def _is_of_lines(path: Path) -> bool:
-    """Whether a checkpoint's lines have as many fields as they should, whatever is in them."""
+    """Whether a checkpoint's lines have the right number of fields, whatever their content."""
     try:
         return bool(checkpoints.parse_frame(read_whole(path) or b"", 3, path))
     except (CorruptCheckpoint, OSError):
         return False
 
 
-def check_space(one: LogDirState) -> Iterator[Prediction]:
-    """There is space for the files that a broker makes when it starts."""
-    status = os.statvfs(one.path)
+def check_space(state: LogDirState) -> Iterator[Prediction]:
+    """Check that there is space for the files that a broker makes when it starts."""
+    status = os.statvfs(state.path)
     free = status.f_bavail * status.f_frsize
     if free < _LITTLE_SPACE_BYTES:
         yield Prediction(
             "disk-full",
             Reaction.OFFLINE,
-            one.path,
+            state.path,
             f"{free} bytes are free",
             "takes the directory offline at the first file that it cannot write",
             "Make space: `kafkafs retain` removes old segments by their topics' retention",

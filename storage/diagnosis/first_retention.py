@@ -1,7 +1,7 @@
-"""What retention removes in the first minute after a broker's start.
+"""Predictions about retention in the first minute after a broker's start.
 
-A broker takes the last entry of a time index, whatever it says, for the greatest timestamp of the segment: a wrong one
-makes it remove messages that are not old. Sources: Kafka's LogSegment.largestTimestamp, UnifiedLog.deleteOldSegments.
+A broker trusts the last entry of a time index as the greatest timestamp of the segment: if it is wrong, the broker
+removes messages that are not old. Sources: Kafka's LogSegment.largestTimestamp, UnifiedLog.deleteOldSegments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _TIMESTAMP = struct.Struct(">q")
 def check_retention(
     tp: TopicPartition, snapshot: LogSnapshot, config: LogConfig, now_ms: int, recovered: Collection[int]
 ) -> Iterator[Prediction]:
-    """`config`: the topic's; `recovered`: base offsets of the segments whose indexes are rebuilt. OSError."""
+    """Check what retention will remove. `config`: the topic's; `recovered`: base offsets of the segments whose indexes
+    are rebuilt. OSError."""
 
     def timestamp_of(of: LogSnapshot, segment: Segment) -> int:
         if segment.base_offset in recovered:
@@ -56,7 +57,7 @@ def check_retention(
 
 
 def _last_entry(segment: Segment) -> int:
-    """The last timestamp in a time index, by its size; -1 where it has no entry."""
+    """The last timestamp in a time index, by its size; -1 if it has no entry."""
     try:
         with open(segment.path_of(FileKind.TIME_INDEX), "rb", buffering=0, opener=open_quietly) as file:
             entries = os.fstat(file.fileno()).st_size // ENTRY_SIZE

@@ -1,5 +1,5 @@
-"""What becomes of a log that was being moved between two log directories (`-future`): whether it takes the partition's
-place, and what that costs.
+"""Predictions about logs that were being moved between two log directories (`-future`): whether such a log replaces the
+partition's, and what that loses.
 
 Sources: Kafka's LogManager (loadLog, findAbandonedFutureLogs), ReplicaManager.maybeAddLogDirFetchers.
 """
@@ -28,12 +28,12 @@ _MOVE = "Move one of them elsewhere: the shorter one"
 def check_futures(
     dirs: Sequence[LogDirState], metadata: ClusterMetadata | None, node_id: int | None
 ) -> Iterator[Prediction]:
-    """Each log that was being moved. OSError."""
+    """Check each log that was being moved. OSError."""
     topics = {} if metadata is None else {topic.topic_id: topic for topic in metadata.topics.values()}
-    current = {tp: path for one in dirs for tp, path in one.loaded()}
+    current = {tp: path for state in dirs for tp, path in state.loaded()}
     seen: dict[TopicPartition, Path] = {}
-    for one in dirs:
-        for kind, tp, path in one.asides:
+    for state in dirs:
+        for kind, tp, path in state.asides:
             if kind is not DirKind.FUTURE or metadata is None:
                 continue
             topic_id = _topic_id(path)
@@ -56,12 +56,14 @@ def check_futures(
                 )  # fmt: skip
             seen.setdefault(tp, path)
             placed = dict(zip(known.replicas, known.directories, strict=False)).get(-1 if node_id is None else node_id)
-            is_place = one.meta is not None and one.meta.directory_id is not None and placed == one.meta.directory_id
+            is_place = (
+                state.meta is not None and state.meta.directory_id is not None and placed == state.meta.directory_id
+            )
             yield _moved(tp, path, current.get(tp), is_place=is_place)
 
 
 def _moved(tp: TopicPartition, path: Path, current: Path | None, *, is_place: bool) -> Prediction:
-    """`is_place`: the metadata place the partition in this directory."""
+    """The prediction for a log that was being moved. `is_place`: the metadata place the partition in this directory."""
     what = "a partition that was being moved here from another log directory"
     if not is_place:
         if current is not None:
@@ -95,7 +97,7 @@ def _topic_id(path: Path) -> str | None:
     try:
         return partition_metadata.read(path / names.PARTITION_METADATA)
     except (StorageError, OSError):
-        return None  # check_files tells
+        return None  # check_files reports it
 
 
 def _extent(directory: Path) -> tuple[int, int]:

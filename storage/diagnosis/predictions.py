@@ -1,4 +1,4 @@
-"""One prediction: what is found, what a broker does about it when it starts, and what a person can do.
+"""A prediction: what is wrong, what a broker does about it when it starts, and what a person can do.
 
 The reactions were seen in Kafka 4.3.0; the names of its classes say where they are from.
 """
@@ -14,7 +14,7 @@ from storage.types import TopicPartition
 
 
 class Reaction(Enum):
-    """What the broker does: a stable name, and whether the start fails or messages are lost."""
+    """A broker's reaction: a stable name, and whether the start fails or messages are lost."""
 
     name_in_reports: str
     is_finding: bool
@@ -26,21 +26,21 @@ class Reaction(Enum):
     REFUSES = "refuses", True  # the broker does not start
     OFFLINE = "takes-offline", True  # the directory is taken offline; without another one the broker stops
     STRAY = "sets-aside", True  # the partition becomes a stray; an empty one may take its place
-    CREATES_EMPTY = "creates-empty", True  # a partition that is not here is created, empty
+    CREATES_EMPTY = "creates-empty", True  # a missing partition is created, empty
     CUTS = "cuts", True  # messages are removed
-    UNNOTICED = "does-not-notice", True  # it starts, and reading fails there later
-    REMOVES = "removes", False  # what was to be removed anyway
+    UNNOTICED = "does-not-notice", True  # the broker starts, and reading fails there later
+    REMOVES = "removes", False  # files that are no longer needed
     REPAIRS = "repairs", False  # rebuilt from the log, nothing is lost
     RECOVERS = "recovers", False  # logs are checked, which takes time
     FORGETS = "forgets", True  # messages in tiered storage
-    FETCHES = "fetches", False  # from tiered storage, if that is there
+    FETCHES = "fetches", False  # from tiered storage, if it has them
     IGNORES = "ignores", False
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """`name`: stable. `broker`: the broker's reaction in words. `advice`: what to do, with a command if there is one.
-    `tp`: None for what concerns the directory. `end_offset`: where the log ends after a cut."""
+    `tp`: None if it concerns the directory. `end_offset`: where the log ends after a cut."""
 
     name: str
     reaction: Reaction
@@ -54,8 +54,8 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """All predictions, the worst first. `stays`: it does not stop because of directories that it takes offline: the one
-    with the metadata log, or all of them. `quick`: no log was read."""
+    """All predictions, the worst first. `stays`: the broker does not stop because of directories that it takes offline
+    (the one with the metadata log, or all of them). `quick`: no log was read."""
 
     predictions: tuple[Prediction, ...]
     stays: bool = True
@@ -64,15 +64,17 @@ class Diagnosis:
     @property
     def starts(self) -> bool:
         """Whether the broker starts and goes on."""
-        return self.stays and not any(one.reaction is Reaction.REFUSES for one in self.predictions)
+        return self.stays and not any(prediction.reaction is Reaction.REFUSES for prediction in self.predictions)
 
     def with_more(self, more: Iterable[Prediction]) -> Diagnosis:
-        """This one with other predictions too."""
+        """Return this diagnosis with more predictions."""
         order = list(Reaction)
-        both = sorted((*self.predictions, *more), key=lambda one: (order.index(one.reaction), str(one.path)))
+        both = sorted(
+            (*self.predictions, *more), key=lambda prediction: (order.index(prediction.reaction), str(prediction.path))
+        )
         return replace(self, predictions=tuple(both))
 
     @property
     def is_well(self) -> bool:
-        """Whether it starts and loses nothing, as far as was looked: see `quick`."""
-        return not any(one.reaction.is_finding for one in self.predictions)
+        """Whether the broker starts and loses nothing, as far as was examined: see `quick`."""
+        return not any(prediction.reaction.is_finding for prediction in self.predictions)

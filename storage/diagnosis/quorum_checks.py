@@ -1,4 +1,4 @@
-"""What a broker makes of its quorum's files: the metadata log, its snapshots, quorum-state and bootstrap.checkpoint.
+"""Predictions about the quorum's files: the metadata log, its snapshots, quorum-state and bootstrap.checkpoint.
 
 Sources: Kafka's KafkaRaftServer, FileQuorumStateStore, Snapshots, MetadataLoader, BootstrapDirectory.
 """
@@ -37,7 +37,7 @@ _QUORUM_STATE_NUMBERS = {
     0: ("leaderId", "leaderEpoch", "votedId", "appliedOffset"),
     1: ("leaderId", "leaderEpoch", "votedId"),
 }
-# A snapshot of any state, and what a broker takes the offset and epoch in its name from (Snapshots.parse).
+# Names of snapshots in any state, from which a broker parses offset and epoch (Snapshots.parse).
 _SNAPSHOT_END = re.compile(r".*\.checkpoint(\.part|\.deleted)?")
 _SNAPSHOT_BEGIN = re.compile(r"[0-9]{20}.[0-9]{10}.*")
 
@@ -45,13 +45,13 @@ _SNAPSHOT_BEGIN = re.compile(r"[0-9]{20}.[0-9]{10}.*")
 def check_quorum(
     dirs: Sequence[LogDirState], metadata_dir: LogDirState, metadata: ClusterMetadata | None
 ) -> Iterator[Prediction]:
-    """The metadata log is where it should be, and can be read."""
-    for one in dirs:
-        if one is not metadata_dir and one.metadata_log.is_dir():
+    """Check that the metadata log is in its place, and can be read."""
+    for state in dirs:
+        if state is not metadata_dir and state.metadata_log.is_dir():
             yield Prediction(
                 "metadata-log-elsewhere",
                 Reaction.REFUSES,
-                one.metadata_log,
+                state.metadata_log,
                 "a metadata log outside of the metadata directory",
                 f"does not start: it expects the metadata log in {metadata_dir.path} alone",
                 "Correct metadata.log.dir, or the order of log.dirs: the first one has the metadata log",
@@ -115,18 +115,18 @@ def check_quorum(
 
 
 def _check_log(directory: Path) -> Iterator[Prediction]:
-    """Files of the metadata log on which loading it fails. OSError."""
+    """Check the metadata log for files on which loading it fails. OSError."""
     if not directory.is_dir():
         if os.path.lexists(directory):
             what, broker = "is no directory", "does not start: it cannot make the metadata log"
             yield Prediction("metadata-log-damaged", Reaction.REFUSES, directory, what, broker, "Move it elsewhere")
         return
-    for one in check_files(directory, TopicPartition(names.CLUSTER_METADATA_TOPIC, 0)):
-        refuses = one.reaction is Reaction.OFFLINE
+    for prediction in check_files(directory, TopicPartition(names.CLUSTER_METADATA_TOPIC, 0)):
+        refuses = prediction.reaction is Reaction.OFFLINE
         yield replace(
-            one, reaction=Reaction.REFUSES, broker="does not start: it cannot load the metadata log",
+            prediction, reaction=Reaction.REFUSES, broker="does not start: it cannot load the metadata log",
             advice="Move the file elsewhere: the broker makes it again", tp=None,
-        ) if refuses else replace(one, tp=None)  # fmt: skip
+        ) if refuses else replace(prediction, tp=None)  # fmt: skip
     bases = live_offsets(directory, FileKind.LOG)
     for path in paths_in(directory):
         if not path.name.endswith(FileKind.LOG.value) or names.parse_segment_file(path.name) is None:
@@ -185,23 +185,24 @@ def _check_quorum_state(path: Path) -> Iterator[Prediction]:
 
 
 def _is_quorum_state(data: bytes) -> bool:
-    """Whether FileQuorumStateStore reads it. A version that is no number is 0 to it."""
+    """Whether FileQuorumStateStore reads it. A version that is not a number counts as 0."""
     try:
         state = json.loads(data)
         if not isinstance(state, dict) or "data_version" not in state:
             return False
         number = state["data_version"]
         version = int(number) if isinstance(number, int | float) else 0
-        wanted = _QUORUM_STATE_NUMBERS.get(version)
+        numbers = _QUORUM_STATE_NUMBERS.get(version)
         has_voters = isinstance(state.get("currentVoters", ""), list | None)
         named = has_voters and isinstance(state.get("clusterId"), str) if version == 0 else "votedDirectoryId" in state
-        return wanted is not None and named and all(isinstance(state.get(one), int) for one in wanted)
+        return numbers is not None and named and all(isinstance(state.get(name), int) for name in numbers)
     except (ValueError, OverflowError, RecursionError):
         return False
 
 
 def _check_snapshots(metadata_dir: LogDirState) -> Iterator[Prediction]:
-    """A broker looks at the names of all snapshots and loads the newest one, whatever an older one and the log say."""
+    """Check the snapshots: a broker parses the names of all and loads the newest, whatever an older one and the log
+    say."""
     directory = metadata_dir.metadata_log
     if not directory.is_dir():
         return
