@@ -138,6 +138,12 @@ def of_finding(
     return Prediction(finding.name, Reaction.UNNOTICED, finding.path, finding.what, broker, advice, tp)
 
 
+def _advice(finding: Finding) -> str:
+    """The repair as the beginning of a sentence; "" if there is none."""
+    repair = finding.repair or ""
+    return f"`{repair}` repairs it" if repair.startswith("kafkafs ") else repair[:1].upper() + repair[1:]
+
+
 def of_remote(finding: Finding) -> Prediction:
     """The prediction for a finding in a tier."""
     reaction, broker = {
