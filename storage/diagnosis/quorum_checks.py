@@ -37,6 +37,7 @@ _QUORUM_STATE_NUMBERS = {
     0: ("leaderId", "leaderEpoch", "votedId", "appliedOffset"),
     1: ("leaderId", "leaderEpoch", "votedId"),
 }
+_LINE_END = re.compile("[\r\n]")
 # Names of snapshots in any state, from which a broker parses offset and epoch (Snapshots.parse).
 _SNAPSHOT_END = re.compile(r".*\.checkpoint(\.part|\.deleted)?")
 _SNAPSHOT_BEGIN = re.compile(r"[0-9]{20}.[0-9]{10}.*")
@@ -185,9 +186,10 @@ def _check_quorum_state(path: Path) -> Iterator[Prediction]:
 
 
 def _is_quorum_state(data: bytes) -> bool:
-    """Whether FileQuorumStateStore reads it. A version that is not a number counts as 0."""
+    """Whether FileQuorumStateStore reads it: the first value in the first line. A version that is not a number counts
+    as 0."""
     try:
-        state = json.loads(data)
+        state, _ = json.JSONDecoder().raw_decode(_LINE_END.split(data.decode(), 1)[0].lstrip())
         if not isinstance(state, dict) or "data_version" not in state:
             return False
         number = state["data_version"]

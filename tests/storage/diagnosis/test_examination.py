@@ -274,6 +274,15 @@ QUORUM_STATE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("text", "is_read"), [("{}on: 0", True), ("{}\n{}", True), ("\n{}", False), ("{}\xff", True)])
+def test_what_follows_a_quorum_state(tmp_path, text, is_read):
+    """4.3.0 read the first value of the first line."""
+    path = built(tmp_path, [b"a"])
+    state = json.dumps(QUORUM_STATE)
+    (path / "__cluster_metadata-0" / "quorum-state").write_text(text.replace("{}", state))
+    assert examine([path]).starts == is_read
+
+
 @pytest.mark.parametrize(
     ("change", "is_read"),
     [
