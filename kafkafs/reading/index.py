@@ -363,7 +363,8 @@ class BlockIndex:
             state = (table, *(pieces for _, snapshot, pieces in measured if snapshot is not None))
             if len(state) == len(entry.saved) and all(map(_is, state, entry.saved)):
                 return
-            renditions = dict(entry.kept)
+            # A block that has gone on since is no longer known to its end.
+            renditions = {name: kept.until(table) for name, kept in entry.kept.items()}
             for extent, snapshot, pieces in measured:
                 name = extent.rendition.lasting_name()
                 if snapshot is None or name is None:
@@ -371,7 +372,7 @@ class BlockIndex:
                 marker = NO_MARKER if extent.decider is None else marker_of(snapshot, extent.decider)
                 renditions.pop(name, None)
                 if marker is not None:
-                    renditions[name] = KeptSizes(pieces.sizes.until(table, pieces.file_end), marker)
+                    renditions[name] = KeptSizes(pieces.sizes, marker).until(table)
             if self._store.save(segment, Kept(table, renditions)):
                 entry.saved = state
 

@@ -59,10 +59,10 @@ class PieceSizes(NamedTuple):
     skips: Int64s
     file_end: int
 
-    def until(self, table: BlockTable, position: int) -> PieceSizes:
-        """Those of the whole blocks before a position."""
+    def until(self, table: BlockTable) -> PieceSizes:
+        """Those of the whole blocks of a table."""
         ends = table.columns[FILE_END]
-        blocks = int(ends.searchsorted(min(position, self.file_end), side="right"))
+        blocks = int(ends.searchsorted(self.file_end, side="right"))
         kept = int(self.rows.searchsorted(blocks))
         file_end = int(ends[blocks - 1]) if blocks else 0
         return PieceSizes(self.rows[:kept], self.sizes[:kept], self.skips[:kept], file_end)

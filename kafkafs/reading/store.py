@@ -85,6 +85,10 @@ class KeptSizes(NamedTuple):
     sizes: PieceSizes
     marker: Marker
 
+    def until(self, table: BlockTable) -> KeptSizes:
+        """Those of the whole blocks of a table."""
+        return self._replace(sizes=self.sizes.until(table))
+
 
 class Kept(NamedTuple):
     """What is kept of a segment: its blocks, and by the lasting names of renditions their sizes."""
@@ -196,7 +200,7 @@ def _until(table: BlockTable, renditions: Mapping[str, KeptSizes], blocks: int) 
     table = table.until(blocks)
     return Kept(
         table,
-        {name: kept._replace(sizes=kept.sizes.until(table, table.file_end)) for name, kept in renditions.items()},
+        {name: kept.until(table) for name, kept in renditions.items()},
     )
 
 

@@ -98,6 +98,27 @@ def test_a_second_format_has_the_same_blocks(tmp_path, small, first):
         assert again[name] == known[name]
 
 
+def test_what_is_kept_of_a_format_that_is_not_opened_stays_while_the_log_grows(tmp_path, small):
+    live = LiveLog(tmp_path / "log", Codec.NONE, key_of)
+    live.write(300)
+    live.write(1)
+
+    def opened(*names):
+        """A mount that opens these files, and again when the log has grown a little; what it has scanned."""
+        tree = tree_of(live.path.parent, index_dir=tmp_path / "cache", index_bytes=1 << 20)
+        for _ in range(2):
+            for name in names:
+                content(tree, f"/t/0/{name}")
+            live.write(1)
+        tree.stop()
+        return tree.status()["view_index"]["scanned_bytes"]
+
+    opened("messages.txt", "messages.jsonl")
+    for _ in range(3):
+        opened("messages.txt")
+    assert opened("messages.jsonl") < live.log(0).stat().st_size / 4
+
+
 @pytest.mark.parametrize("later", ["damaged", "repaired"])
 def test_a_segment_that_was_changed_in_place_is_read_anew(tmp_path, small, later):
     """By a format that nobody has opened before, too."""
