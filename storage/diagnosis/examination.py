@@ -59,86 +59,88 @@ def examine(
     progress: Progress | None = None,
     clock: Clock | None = None,
 ) -> Diagnosis:
-    """What a broker with these log directories will do when it starts. Nothing is changed.
+    """Predict what a broker with these log directories will do when it starts. Nothing is changed.
 
-    `quick`: no log is read, so damage is not found, and neither is what recovery would cut. NotALogDir; OSError when a
+    `quick`: reads no log, so damage is not found, nor is anything that recovery would cut. NotALogDir; OSError if a
     directory cannot be read.
     """
     for path in paths:
-        if len(paths) == 1 or paths_in(path):  # beside others an empty one is a new disk, which the broker formats
+        if len(paths) == 1 or paths_in(
+            path
+        ):  # next to others an empty directory is a new disk, which the broker formats
             check_log_dir(path)
     dirs = [LogDirState.of(path) for path in paths]
     metadata_dir = metadata_dir_of(dirs, properties)
     metadata = metadata_of(metadata_dir)
-    found: list[Prediction] = [*check_identity(dirs, metadata_dir, properties), *check_names(dirs)]
-    found += check_quorum(dirs, metadata_dir, metadata)
-    node_id = next((one.meta.node_id for one in dirs if one.meta is not None), None)
+    predictions: list[Prediction] = [*check_identity(dirs, metadata_dir, properties), *check_names(dirs)]
+    predictions += check_quorum(dirs, metadata_dir, metadata)
+    node_id = next((state.meta.node_id for state in dirs if state.meta is not None), None)
     node_id = properties.node_id if properties is not None and properties.node_id is not None else node_id
     offline = set()
-    for one in dirs:
-        own = [*check_lock(one), *check_checkpoints(one), *check_space(one)]
-        own += check_topics(one, metadata, node_id, properties)
-        for tp, directory in (*one.loaded(), *((tp, directory) for _, tp, directory in one.asides)):
-            own += check_files(directory, tp, clean=one.clean)
-        own += _recovery_work(one)
+    for state in dirs:
+        own = [*check_lock(state), *check_checkpoints(state), *check_space(state)]
+        own += check_topics(state, metadata, node_id, properties)
+        for tp, directory in (*state.loaded(), *((tp, directory) for _, tp, directory in state.asides)):
+            own += check_files(directory, tp, clean=state.clean)
+        own += _recovery_work(state)
         try:
-            if one.partitions:
-                own += check_remote(LogDir.open_read_only(one.path), one.partitions, properties)
-            if not quick and one.partitions:
+            if state.partitions:
+                own += check_remote(LogDir.open_read_only(state.path), state.partitions, properties)
+            if not quick and state.partitions:
                 log_dir = LogDir.open_read_only(
-                    one.path, config=None if properties is None else properties.config, clock=clock
+                    state.path, config=None if properties is None else properties.config, clock=clock
                 )
-                own += _damage(one, log_dir, metadata, progress or NoProgress())
+                own += _damage(state, log_dir, metadata, progress or NoProgress())
         except OSError as error:
-            not_a_file(one.path, error)  # it has been told which
+            not_a_file(state.path, error)  # the checks have reported it
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
-            offline.add(one.path)
-            own += [] if quick or len(dirs) == 1 else _transactions_offline(one)
-        found += own
-    found += check_futures(dirs, metadata, node_id)
-    places = {tp: one.path for one in dirs for tp, _ in one.loaded()}
-    # Others than those that take their partition's place stand beside it, or are set aside.
-    futures = [one for one in found if one.name == "being-moved" and one.reaction is Reaction.IGNORES]
-    moved = {one.tp for one in futures if one.tp is not None}
+            offline.add(state.path)
+            own += [] if quick or len(dirs) == 1 else _transactions_offline(state)
+        predictions += own
+    predictions += check_futures(dirs, metadata, node_id)
+    places = {tp: state.path for state in dirs for tp, _ in state.loaded()}
+    # Logs that are being moved, but will not replace their partition's log: they stay beside it, or are set aside.
+    futures = [future for future in predictions if future.name == "being-moved" and future.reaction is Reaction.IGNORES]
+    moved = {future.tp for future in futures if future.tp is not None}
     places = {**dict.fromkeys(moved, metadata_dir.path), **places}
-    found += check_placement(dirs, metadata, node_id)
+    predictions += check_placement(dirs, metadata, node_id)
     absent = list(check_absent(places, metadata, node_id, metadata_dir.path))
-    offline |= {metadata_dir.path for one in absent if one.reaction is Reaction.OFFLINE}
-    found += absent
+    offline |= {metadata_dir.path for prediction in absent if prediction.reaction is Reaction.OFFLINE}
+    predictions += absent
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
-    return Diagnosis((), stays, quick).with_more(found)
+    return Diagnosis((), stays, quick).with_more(predictions)
 
 
-def _recovery_work(one: LogDirState) -> Iterator[Prediction]:
-    """After an unclean shutdown: how much a broker will check."""
-    if one.clean or not one.partitions:
+def _recovery_work(state: LogDirState) -> Iterator[Prediction]:
+    """How much a broker will check after an unclean shutdown."""
+    if state.clean or not state.partitions:
         return
     points: dict[TopicPartition, int] = {}
     with contextlib.suppress(CorruptCheckpoint):
-        points = checkpoints.read(one.path / names.RECOVERY_POINT_CHECKPOINT)
-    size = sum(bytes_from(one.path / tp.dir_name, points.get(tp, 0)) for tp in one.partitions)
+        points = checkpoints.read(state.path / names.RECOVERY_POINT_CHECKPOINT)
+    size = sum(bytes_from(state.path / tp.dir_name, points.get(tp, 0)) for tp in state.partitions)
     seconds = size // _RECOVERED_BYTES_S
     yield Prediction(
         "unclean",
         Reaction.RECOVERS,
-        one.path / names.CLEAN_SHUTDOWN,
+        state.path / names.CLEAN_SHUTDOWN,
         "the directory was not shut down cleanly",
-        f"checks {size} bytes of {len(one.partitions)} partitions, for about {seconds} s with one thread",
+        f"checks {size} bytes of {len(state.partitions)} partitions, for about {seconds} s with one thread",
         "num.recovery.threads.per.data.dir makes it quicker; `kafkafs recover` does the same",
     )
 
 
-def _transactions_offline(one: LogDirState) -> Iterator[Prediction]:
-    """Logs that may end a broker which goes on without the others of this directory."""
-    for tp in one.partitions:
-        snapshot = LogDir.open_read_only(one.path).log(tp).snapshot()
+def _transactions_offline(state: LogDirState) -> Iterator[Prediction]:
+    """Logs that may stop a broker that continues without the other logs of this directory."""
+    for tp in state.partitions:
+        snapshot = LogDir.open_read_only(state.path).log(tp).snapshot()
         windows = (scan_batches(snapshot, segment, 0, segment.size) for segment in snapshot.segments)
         with contextlib.suppress(StorageError, OSError):
             if any(window.table.is_transactional.any() for window in chain.from_iterable(windows)):
                 yield Prediction(
                     "transactions-offline",
                     Reaction.OFFLINE,
-                    one.path / tp.dir_name,
+                    state.path / tp.dir_name,
                     "has transactions, in a log directory that goes offline",
                     "may end: when it loads this log after it took the directory offline, it looks up the first "
                     "offset of the last transaction, and fails; which comes first is not known",
@@ -148,30 +150,30 @@ def _transactions_offline(one: LogDirState) -> Iterator[Prediction]:
 
 
 def _damage(
-    one: LogDirState, log_dir: LogDir, metadata: ClusterMetadata | None, progress: Progress
+    state: LogDirState, log_dir: LogDir, metadata: ClusterMetadata | None, progress: Progress
 ) -> Iterator[Prediction]:
-    """What loading the logs will remove, and what is damaged without that it is noticed."""
+    """The batches that loading the logs will remove, and damage that a broker does not notice."""
     reports: dict[TopicPartition, RecoveryReport] = {}
-    if dir_lock.holder(one.path) is None:
-        known = DirectoryCheckpoints(RealDisk(), one.path)  # read, never written
-        for tp, outcome in _rehearsed(log_dir, one, known, progress):
+    if dir_lock.holder(state.path) is None:
+        known = DirectoryCheckpoints(RealDisk(), state.path)  # read, never written
+        for tp, outcome in _rehearsed(log_dir, state, known, progress):
             if isinstance(outcome, RecoveryReport):
                 reports[tp] = outcome
-                removed = list(of_recovery(outcome, one.path / tp.dir_name, known.of(tp), clean=one.clean))
+                removed = list(of_recovery(outcome, state.path / tp.dir_name, known.of(tp), clean=state.clean))
                 yield from removed
-                yield from _retention(log_dir, metadata, outcome, are_cut=bool(removed) and not one.clean)
+                yield from _retention(log_dir, metadata, outcome, are_cut=bool(removed) and not state.clean)
             else:
                 yield Prediction(
-                    "unreadable", Reaction.OFFLINE, one.path / tp.dir_name, str(outcome),
+                    "unreadable", Reaction.OFFLINE, state.path / tp.dir_name, str(outcome),
                     "takes the directory offline", "", tp,
                 )  # fmt: skip
-    by_dir = {one.path / tp.dir_name: tp for tp in one.partitions}
+    by_dir = {state.path / tp.dir_name: tp for tp in state.partitions}
     seen: set[tuple[str, Path]] = set()
-    for finding in verify_log_dir(one.path, one.partitions, progress=progress):
+    for finding in verify_log_dir(state.path, state.partitions, progress=progress):
         tp_of = by_dir.get(finding.path.parent) or by_dir.get(finding.path)
         if tp_of is None:
             continue
-        prediction = of_finding(finding, tp_of, reports.get(tp_of), clean=one.clean)
+        prediction = of_finding(finding, tp_of, reports.get(tp_of), clean=state.clean)
         if prediction is not None and (prediction.name, prediction.path) not in seen:
             seen.add((prediction.name, prediction.path))
             yield prediction
@@ -180,13 +182,13 @@ def _damage(
 def _retention(
     log_dir: LogDir, metadata: ClusterMetadata | None, report: RecoveryReport, *, are_cut: bool
 ) -> Iterator[Prediction]:
-    """What retention removes of what recovery leaves of a log."""
+    """Segments that retention removes from the part of a log that recovery leaves."""
     topic = None if metadata is None else metadata.topics.get(report.tp.topic)
     if topic is not None:
         config, _ = read_overrides(log_dir.broker_config().topic_defaults, topic.configs)
         snapshot = log_dir.log(report.tp).snapshot()
         if are_cut:
-            kept = tuple(one for one in snapshot.segments if one.base_offset not in report.removed_segments)
+            kept = tuple(segment for segment in snapshot.segments if segment.base_offset not in report.removed_segments)
             last = kept[-1].size if kept and kept != snapshot.segments else snapshot.active_end
             snapshot = replace(
                 snapshot,
@@ -202,12 +204,12 @@ def _retention(
 
 
 def _rehearsed(
-    log_dir: LogDir, one: LogDirState, known: DirectoryCheckpoints, progress: Progress
+    log_dir: LogDir, state: LogDirState, known: DirectoryCheckpoints, progress: Progress
 ) -> Iterator[tuple[TopicPartition, RecoveryReport | Exception]]:
-    """Recovery of each partition as the broker will do it, on copies of the small files."""
-    for tp in one.partitions:
+    """Each partition's recovery as the broker will do it, on copies of the small files."""
+    for tp in state.partitions:
         info = log_dir.topic_info(tp.topic)
-        plan = recovery_plan(log_dir, known, tp, info, clean=one.clean)
+        plan = recovery_plan(log_dir, known, tp, info, clean=state.clean)
         try:
             yield tp, rehearse(plan, clock=log_dir.clock, progress=progress)
         except (StorageError, OSError) as error:

@@ -1,7 +1,7 @@
-"""What a broker makes of one log when it loads it: whether it can, what it cuts, and where the log ends then.
+"""Predictions about loading one log: whether a broker can, what it cuts, and where the log ends then.
 
-Recovery itself, run on a copy of the small files, tells what is cut (`recovery/rehearsal.py`); what a broker does
-otherwise is here. Sources: Kafka's LogLoader, LogSegment, TransactionIndex.
+Recovery itself, run on a copy of the small files, shows what is cut (`recovery/rehearsal.py`); this module has the rest
+of the broker's behaviour. Sources: Kafka's LogLoader, LogSegment, TransactionIndex.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 
 
 def check_files(directory: Path, tp: TopicPartition, *, clean: bool = False) -> Iterator[Prediction]:
-    """Files on which loading fails. `clean`: the log directory was shut down cleanly."""
+    """Check for files on which loading fails. `clean`: the log directory was shut down cleanly."""
     used = _newest_snapshot(directory) if clean else -1
     for path in paths_in(directory):
         mode = path.lstat().st_mode
@@ -84,7 +84,7 @@ def check_files(directory: Path, tp: TopicPartition, *, clean: bool = False) -> 
             "Remove the file: `kafkafs recover` rebuilds it from the log", tp,
         )  # fmt: skip
     except OSError:
-        pass  # no regular file: see above
+        pass  # not a regular file: reported above
 
 
 def _is_long(number: str) -> bool:
@@ -92,8 +92,8 @@ def _is_long(number: str) -> bool:
 
 
 def _is_read(name: str, snapshot: int) -> bool:
-    """Whether a broker reads or writes a file of this name. A directory with a segment's name is no segment to it, and
-    one with a snapshot's name no snapshot: it fails where it writes that file. It writes those after `snapshot`."""
+    """Whether a broker reads or writes a file of this name. It ignores a directory with a segment's name. With a
+    snapshot's name, a directory makes it fail when it writes that file; it writes files after `snapshot`."""
     parsed = names.parse_segment_file(name)
     if parsed is None:
         return name in (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
@@ -103,7 +103,7 @@ def _is_read(name: str, snapshot: int) -> bool:
 
 
 def _newest_snapshot(directory: Path) -> int:
-    """The offset of the newest snapshot of producers that can be read; -1 without any."""
+    """The offset of the newest producer snapshot that can be read; -1 if there is none."""
     for offset in reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)):
         with suppress(CorruptCheckpoint, OSError):
             if producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)) is not None:
@@ -112,13 +112,13 @@ def _newest_snapshot(directory: Path) -> int:
 
 
 def _is_checked(path: Path) -> bool:
-    """Whether a file is the transaction index of a segment: without its .log it is removed."""
+    """Whether a file is the transaction index of a segment: a broker removes it if the .log is missing."""
     return path.suffix == FileKind.TRANSACTION_INDEX.value and exists(path.with_suffix(FileKind.LOG.value))
 
 
 def stops_at(path: Path) -> int | None:
-    """The version of the entry of a transaction index at which a broker stops loading the segment: if it is VERSION,
-    it recovers the segment. None without such an entry (TransactionIndex.sanityCheck)."""
+    """The version of the entry of a transaction index at which a broker stops loading the segment; with VERSION it
+    recovers the segment. None if there is no such entry (TransactionIndex.sanityCheck)."""
     try:
         data = read_whole(path, MOST_ENTRIES_BYTES) or b""
     except OSError:
@@ -130,7 +130,8 @@ def stops_at(path: Path) -> int | None:
 def of_recovery(
     report: RecoveryReport, directory: Path, known: PartitionOffsets, *, clean: bool
 ) -> Iterator[Prediction]:
-    """What loading the log removes. `report`: of recovery, after a clean shutdown too; `known`: the checkpoints."""
+    """The batches that loading the log removes. `report`: of recovery, also after a clean shutdown; `known`: the
+    checkpoints."""
     tp = report.tp
     cuts = [cut for cut in report.cuts if cut.base_offset in report.recovered_segments]
     for base in report.misordered_segments:
@@ -145,7 +146,7 @@ def of_recovery(
         return
     for cut in cuts:
         prediction = _of_cut(cut, report, directory, max(known.recovery_point or 0, known.high_watermark or 0))
-        if not clean or prediction.reaction is Reaction.REFUSES:  # otherwise the finding of `verify` says it
+        if not clean or prediction.reaction is Reaction.REFUSES:  # otherwise the finding of `verify` reports it
             yield prediction
     if cuts and report.log_end_offset == cuts[-1].next_offset:
         return
@@ -170,7 +171,7 @@ def of_recovery(
 
 
 def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -> Prediction:
-    """`known_end`: up to where the log is known to have been written."""
+    """The prediction for a cut. `known_end`: the offset up to which the log is known to have been written."""
     path = directory / names.segment_file(cut.base_offset, FileKind.LOG)
     segment = Segment.at(directory, cut.base_offset)
     batch = segment.batch_at(cut.position, segment.size, any_offset=True)
@@ -205,8 +206,8 @@ def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -
 def _lost_ends(
     report: RecoveryReport, directory: Path, known: PartitionOffsets, *, clean: bool
 ) -> Iterator[Prediction]:
-    """Messages that are in no segment, though another file knows of them: a segment's log is made before its indexes,
-    and checkpoints, epochs and snapshots of producers follow what was written. OSError."""
+    """Messages that no segment has, though another file knows of them: a segment's log is made before its indexes, and
+    checkpoints, epochs and producer snapshots are written after the messages. OSError."""
     tp, end = report.tp, report.log_end_offset
     bases = live_offsets(directory, FileKind.LOG)
     bases = [base for base in bases if not is_directory(directory / names.segment_file(base, FileKind.LOG))]
@@ -233,7 +234,7 @@ def _lost_ends(
             "log-end-lost", Reaction.CUTS, directory, f"the log ends at offset {end}, and {what}",
             f"goes on at {end}: offsets {rest} are given to other messages", _PUT_BACK, tp, end,
         )  # fmt: skip
-    # After a crash the epochs may be older than what retention has removed.
+    # After a crash the epochs may be from before retention removed segments.
     start = max(known.log_start or 0, min(epochs, default=0))
     is_tiered = bool(bases) and report.log_start_offset < bases[0]
     if clean and bases and epochs and start < bases[0] and start == min(epochs) and not is_tiered:
@@ -253,8 +254,8 @@ def _epoch_starts(directory: Path) -> list[int]:
 
 
 def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
-    """After a clean shutdown a broker looks for the end of a log from the last entry of its last index on, and trusts
-    that there are batches and nothing else. OSError."""
+    """The wrong end that a broker finds after a clean shutdown: it searches from the last entry of the last index on,
+    and trusts that only batches follow. OSError."""
     bases = live_offsets(directory, FileKind.LOG)
     if not bases or is_directory(directory / names.segment_file(bases[-1], FileKind.LOG)):
         return None
@@ -262,10 +263,10 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
     path = directory / names.segment_file(last.base_offset, FileKind.OFFSET_INDEX)
     data = None if is_directory(path) else read_whole(path, MOST_ENTRIES_BYTES)
     if data is None or len(data) % _INDEX_ENTRY.size:
-        return None  # it recovers the segment
+        return None  # the broker recovers the segment
     relative_offset, position = _INDEX_ENTRY.unpack(data[-_INDEX_ENTRY.size :]) if data else (0, 0)
     if relative_offset < 0:
-        return None  # the same
+        return None  # the broker recovers the segment
     end = tail.measure(last, last.size).next_offset
     seen = _end_from(last, position, last.base_offset + relative_offset)
     what = f"from position {position} on, which its index names last, is something else than batches"
@@ -279,9 +280,9 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
 
 
 def _end_from(segment: Segment, position: int, offset: int) -> int | None:
-    """The end of a log that a broker sees when it looks for `offset` from a position on; None when that fails. It tests
-    neither CRCs nor offsets (LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition)."""
-    size, found = segment.size, None
+    """The end of a log that a broker sees when it searches for `offset` from a position on; None if that fails. It
+    checks neither CRCs nor offsets (LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition)."""
+    size, end = segment.size, None
     if position < 0:
         return None
     while position < size - _BATCH_HEAD.size:
@@ -291,10 +292,10 @@ def _end_from(segment: Segment, position: int, offset: int) -> int | None:
         if position + LOG_OVERHEAD + length > size:
             break
         is_old_set = magic < 2 and segment.log.read(position + _OLD_ATTRIBUTES, 1)[0] & _CODEC
-        if found is None and is_old_set and segment.batch_at(position, size, any_offset=True) is None:
-            return None  # it decompresses it for its first offset
+        if end is None and is_old_set and segment.batch_at(position, size, any_offset=True) is None:
+            return None  # the broker decompresses it for its first offset
         delta = 0 if magic < 2 else int.from_bytes(segment.log.read(position + _DELTA_POSITION, 4), "big", signed=True)
-        if found is not None or base + delta >= offset:
-            found = base + delta + 1
+        if end is not None or base + delta >= offset:
+            end = base + delta + 1
         position += LOG_OVERHEAD + length
-    return segment.base_offset if found is None else found
+    return segment.base_offset if end is None else end

@@ -1,4 +1,4 @@
-"""Which partitions a broker has after its start: those that it sets aside, and those that it makes, empty.
+"""Predictions about the partitions that a broker sets aside when it starts, and those that it creates empty.
 
 Sources: Kafka's LogManager.isStrayKraftReplica, ReplicaManager.
 """
@@ -30,18 +30,18 @@ _OTHERS_DECIDE: Final = "Start it when the other controllers run: their metadata
 
 
 def check_topics(
-    one: LogDirState, metadata: ClusterMetadata | None, node_id: int | None, properties: BrokerProperties | None
+    state: LogDirState, metadata: ClusterMetadata | None, node_id: int | None, properties: BrokerProperties | None
 ) -> Iterator[Prediction]:
-    """Which partitions become strays: those that the metadata does not know under their id on this node. Where there
-    are other controllers, theirs decides: what is here may be older."""
+    """Partitions that become strays: the metadata does not have them under their id on this node. If there are other
+    controllers, their metadata decide, which may be newer."""
     has_others = properties is not None and properties.has_others
     if metadata is None:
-        if one.partitions:
-            yield _metadata_lost(one, properties)
+        if state.partitions:
+            yield _metadata_lost(state, properties)
         return
     by_id = {topic.topic_id: topic for topic in metadata.topics.values()}
-    for tp in one.partitions:
-        path = one.path / tp.dir_name / names.PARTITION_METADATA
+    for tp in state.partitions:
+        path = state.path / tp.dir_name / names.PARTITION_METADATA
         described = metadata.topics.get(tp.topic)
         try:
             topic_id = partition_metadata.read(path)
@@ -53,7 +53,7 @@ def check_topics(
             yield Prediction("topic-id-corrupt", reaction, path, error.what, broker, _id_advice(described), tp)
             continue
         except OSError as error:
-            not_a_file(path, error)  # check_files tells
+            not_a_file(path, error)  # check_files reports it
             continue
         if topic_id is None:
             what = "partition.metadata is missing"
@@ -86,12 +86,12 @@ def check_topics(
             )  # fmt: skip
 
 
-def _metadata_lost(one: LogDirState, properties: BrokerProperties | None) -> Prediction:
-    what = f"there is no metadata log, and {len(one.partitions)} partitions"
+def _metadata_lost(state: LogDirState, properties: BrokerProperties | None) -> Prediction:
+    what = f"there is no metadata log, and {len(state.partitions)} partitions"
     if properties is not None and properties.has_others:
         broker = "gets the metadata from the other controllers, once a majority of them runs"
         advice = "Start it when the other controllers run, and not before"
-        return Prediction("metadata-lost", Reaction.REPAIRS, one.metadata_log, what, broker, advice)
+        return Prediction("metadata-lost", Reaction.REPAIRS, state.metadata_log, what, broker, advice)
     broker = "renames every partition to a stray (-stray), and has no topics"
     advice = f"Do not start it. {REVIVE}"
     if properties is None:
@@ -99,7 +99,7 @@ def _metadata_lost(one: LogDirState, properties: BrokerProperties | None) -> Pre
         advice = (
             f"Name its configuration by --server-properties. If no other controller is there, do not start it. {REVIVE}"
         )
-    return Prediction("metadata-lost", Reaction.STRAY, one.metadata_log, what, broker, advice)
+    return Prediction("metadata-lost", Reaction.STRAY, state.metadata_log, what, broker, advice)
 
 
 def _id_advice(described: object) -> str:
@@ -112,7 +112,7 @@ def _id_advice(described: object) -> str:
 def _stray(
     name: str, path: Path, what: str, tp: TopicPartition, replaced: bool, advice: str, *, undecided: bool = False
 ) -> Prediction:
-    """`undecided`: newer metadata of other controllers may keep the partition."""
+    """The prediction for a stray. `undecided`: newer metadata of other controllers may keep the partition."""
     broker = "renames the directory to a stray (-stray)"
     broker += ", and creates an empty partition in its place" if replaced else ""
     if undecided:
@@ -123,12 +123,12 @@ def _stray(
 def check_absent(
     dirs: Mapping[TopicPartition, Path], metadata: ClusterMetadata | None, node_id: int | None, place: Path
 ) -> Iterator[Prediction]:
-    """Partitions that the metadata assigns to this node and that are in none of its directories."""
+    """Partitions that the metadata assign to this node and that none of its directories has."""
     for topic in () if metadata is None else metadata.topics.values():
         for number, known in topic.partitions.items():
             tp = TopicPartition(topic.name, number)
             if node_id in known.replicas and tp not in dirs:
-                if os.path.lexists(place / tp.dir_name):  # no directory, or a link to none
+                if os.path.lexists(place / tp.dir_name):  # not a directory, or a broken link
                     yield Prediction(
                         "partition-absent", Reaction.OFFLINE, place / tp.dir_name,
                         "the metadata assigns this partition to the node, and what has its name is no directory",
@@ -152,7 +152,7 @@ def check_absent(
 def check_remote(
     log_dir: LogDir, partitions: Iterable[TopicPartition], properties: BrokerProperties | None
 ) -> Iterator[Prediction]:
-    """Partitions that begin in tiered storage. OSError."""
+    """Check partitions that begin in tiered storage. OSError."""
     loses = properties is not None and not properties.is_tiered
     for tp in partitions:
         bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)

@@ -1,25 +1,26 @@
-"""Which batch belongs to a log at each offset, and in which of its copies. `mirror`, `salvage` and `revive` ask here.
+"""Which batch belongs to a log at each offset, and in which of its copies. `mirror`, `salvage` and `revive` use this.
 
-Within one copy, where two segments hold the same offsets, or one was written before those that it follows, in order:
+Within one copy, if two segments hold the same offsets, or one was written before segments that it follows, in order:
 
 1. equal batches count once; in a compacted log the segment that was compacted later counts
 2. the leader that leader-epoch-checkpoint names for an offset wrote the batch; other batches there are an earlier
    leader's
-3. what another copy has too is confirmed
-4. a file whose first two batches do not fit its name is of another log
+3. batches that another copy has too are confirmed
+4. a file whose first two batches do not fit its name belongs to another log
 5. a segment whose messages are all older than those it contradicts was left by an earlier log: a truncated one, or a
    deleted topic of the same name
 6. one batch against three or more has a wrong offset (no CRC covers offsets): as few batches as possible are left out
 7. otherwise nobody knows: neither counts, and the report says so
 
-A file whose first two batches do not fit its name counts by these batches, beside a segment that goes on there.
+A file whose first two batches do not fit its name counts by these batches, if a segment continues there.
 
-Of several copies one counts first: as in an unclean leader election that with the highest last leader epoch, then that
-which can be read furthest without damage or a gap, then the largest. What it has lost comes from the others, where the
-leaders of the same epochs wrote it: a leader writes each offset once. Where copies hold other messages of one epoch,
-two are right against one; a segment that has no batch in common with other copies, and others at their offsets, is
-right or wrong as a whole. Of a compacted log, offsets that lie between two segments of the first copy are not filled:
-compaction may have removed them, or a segment may be missing. What another copy has there is reported.
+Of several copies one counts first: as in an unclean leader election the one with the highest last leader epoch, then
+the one that can be read furthest without damage or a gap, then the largest. Batches that it has lost come from the
+others, if the leaders of the same epochs wrote them: a leader writes each offset once. If copies hold different
+messages of one epoch, two are right against one. A segment that has no batch in common with other copies, but different
+batches at their offsets, is right or wrong as a whole. In a compacted log, offsets between two segments of the first
+copy are not filled: compaction may have removed them, or a segment may be missing. Another copy's messages there are
+reported.
 """
 
 from __future__ import annotations
@@ -308,7 +309,7 @@ def contradict(first: LogSnapshot, other: LogSnapshot) -> bool:
 
 
 def has_what_is_missing(first: LogSnapshot, other: LogSnapshot) -> bool:
-    """Whether a copy has messages that another one has no segment for. SegmentGone, OSError."""
+    """Whether a copy has messages for which another copy has no segment. SegmentGone, OSError."""
     batches = ((gap, _batch_with(other, gap.first_offset)) for gap in segment_gaps(first))
     return any(batch is not None and int(batch.base_offset[0]) < gap.next_offset for gap, batch in batches)
 
@@ -605,10 +606,11 @@ class _Chosen:
 def _outvote(
     first: Sequence[IntactBatches], others: Sequence[Sequence[IntactBatches]], lineage: Lineage, *, compacted: bool
 ) -> None:
-    """Leaves out of the first copy what other copies contradict: two against one, or one against one and nobody knows.
+    """Leave out of the first copy what other copies contradict: two against one, or one against one, which is
+    undecided.
 
-    A segment that no copy confirms and one contradicts is of another log as a whole. In a compacted log batches of one
-    leader may differ."""
+    A segment that no copy confirms and a copy contradicts belongs to another log as a whole. In a compacted log batches
+    of one leader may differ."""
     if compacted:
         return
     fitting = []
@@ -756,20 +758,20 @@ def _beyond(
         unused, in_gaps = ~chosen.has(part.table), np.zeros(len(part.kept), np.bool_)
         for gap in gaps:
             in_gaps |= (part.base >= gap.start) & (part.last < gap.end)
-        if compacted:  # elsewhere the first copy has what compaction has left
+        if compacted:  # elsewhere the first copy has all that compaction has left
             within = (part.last < chosen.last[-1]) & (part.base >= chosen.base[0]) if len(chosen.base) else unused
             unused &= ~within | in_gaps | chosen.overlaps(part.table) & ~lineage.fits(part)
         fits, reasons = lineage.fits(part), part.reasons("")
-        found: Beyond | None = None
+        beyond: Beyond | None = None
         for row in np.flatnonzero(unused).tolist():
             offsets = OffsetRange(int(part.base[row]), int(part.last[row]) + 1)
             otherwise = "other messages count at these offsets" if fits[row] else "another leader wrote it"
             reasons[row] = reasons[row] or (_COMPACTED if in_gaps[row] and fits[row] else otherwise)
-            if found is not None and found.reason == reasons[row] and found.offsets.end == offsets.start:
-                found = replace(found, offsets=OffsetRange(found.offsets.start, offsets.end))
+            if beyond is not None and beyond.reason == reasons[row] and beyond.offsets.end == offsets.start:
+                beyond = replace(beyond, offsets=OffsetRange(beyond.offsets.start, offsets.end))
                 continue
-            if found is not None:
-                yield found
-            found = Beyond(copy.directory, offsets, reasons[row])
-        if found is not None:
-            yield found
+            if beyond is not None:
+                yield beyond
+            beyond = Beyond(copy.directory, offsets, reasons[row])
+        if beyond is not None:
+            yield beyond

@@ -114,8 +114,10 @@ class StoredLog:
         listed = self._backup.manifest.partitions.get(self.tp, ManifestPartition(0, 0))
         bounds = (*(segment.base_offset for segment in listed.segments), listed.log_end_offset)
         segments = [
-            self._segment(one, end, ranges)
-            for one, (_, end), ranges in zip(listed.segments, pairwise(bounds), ranges_of_segments(listed), strict=True)
+            self._segment(listed_segment, end, ranges)
+            for listed_segment, (_, end), ranges in zip(
+                listed.segments, pairwise(bounds), ranges_of_segments(listed), strict=True
+            )
         ]
         size = segments[-1].size if segments else 0
         return LogSnapshot(

@@ -465,17 +465,17 @@ def _tried(
     return again
 
 
-def _is_one_log(one: PlannedPartition) -> bool:
-    """Whether a look at the ends of the segments of all replicas shows nothing that has to be decided."""
-    snapshot = one.replica.snapshot
+def _is_one_log(partition: PlannedPartition) -> bool:
+    """Whether the ends of the segments of all replicas agree, so that nothing has to be decided."""
+    snapshot = partition.replica.snapshot
     try:
-        for replica in one.choice.all:
+        for replica in partition.choice.all:
             check_tail(replica.snapshot)
     except CorruptBatch:
         return False
-    if not all(is_one_log(replica.copy, compacted=one.topic.config.compact) for replica in one.choice.all):
+    if not all(is_one_log(replica.copy, compacted=partition.topic.config.compact) for replica in partition.choice.all):
         return False
-    others = [other.snapshot for other in one.choice.others]
+    others = [other.snapshot for other in partition.choice.others]
     return not any(contradict(snapshot, other) or has_what_is_missing(snapshot, other) for other in others)
 
 
