@@ -117,7 +117,9 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
         # The bar has been removed before its topic's partitions are printed.
         with progress_bar() as progress:
             partitions = log_dir.partitions(topic)
-            facts["partitions"] = [_partition(log_dir, TopicPartition(topic, one), progress) for one in partitions]
+            facts["partitions"] = [
+                _partition(log_dir, TopicPartition(topic, number), progress) for number in partitions
+            ]
         if not as_json:
             _print_partitions(facts)
         described.append(facts)
@@ -129,7 +131,7 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
 
 
 def _topic(log_dir: LogDir, topic: str) -> dict[str, Any]:
-    """What is known of a topic without a look into its partitions."""
+    """The topic's description, without reading its partitions."""
     info: TopicInfo = log_dir.topic_info(topic)
     return {
         "topic": topic,

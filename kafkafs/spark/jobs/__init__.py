@@ -1,1 +1,1 @@
-"""Spark jobs: export and stats. Each is a function here and a command of `kafkafs spark`."""
+"""Spark jobs: export and stats. Each is a function in this package and a command of `kafkafs spark`."""

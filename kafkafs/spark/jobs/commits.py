@@ -82,8 +82,8 @@ class ExportedRange:
 
 
 class ExportForm(NamedTuple):
-    """What all files of an export have in common: whether they have a column of headers, the isolation level (its text)
-    with which they were read, and the id of the schema whose fields are columns (None: values are bytes)."""
+    """The properties that all files of an export share: whether they have a column of headers, the isolation level (its
+    text) with which they were read, and the id of the schema whose fields are columns (None: values are bytes)."""
 
     headers: bool
     isolation: str
@@ -280,8 +280,8 @@ class CommitList:
             with contextlib.suppress(OSError):
                 self.disk.rmdir(staging)
 
-    def _make_directories(self, wanted: Iterable[Path]) -> None:
-        for directory in wanted:
+    def _make_directories(self, directories: Iterable[Path]) -> None:
+        for directory in directories:
             missing = []
             while not directory.is_dir():
                 missing.append(directory)

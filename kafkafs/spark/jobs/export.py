@@ -72,7 +72,7 @@ class ExportOptions:
             raise ValueError(f"unknown compression {self.compression!r}; expected one of {', '.join(COMPRESSIONS)}")
 
     def form(self, value_schema: int | None) -> ExportForm:
-        """What all exports to a directory have in common."""
+        """The properties that all exports to a directory share."""
         return ExportForm(self.headers, self.isolation.value, value_schema)
 
     @property
@@ -83,7 +83,7 @@ class ExportOptions:
 
     @property
     def read_columns(self) -> tuple[str, ...]:
-        """What is read to make the files: headers may name the schemas of values."""
+        """The columns to read for the files: headers may name the schemas of values."""
         return (*self.columns, "headers") if self.decode and not self.headers else self.columns
 
 
@@ -115,7 +115,7 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class ExportTask:
-    """What a worker writes, and where."""
+    """A worker's splits, and where it writes their files."""
 
     log_dir: Path
     staging: Path
@@ -126,7 +126,7 @@ class ExportTask:
 
 
 class Outcome(NamedTuple):
-    """What a worker wrote and found."""
+    """The files that a worker wrote, and its problems."""
 
     files: list[ExportFile]
     damage: list[BadBytes]
@@ -237,7 +237,7 @@ def export_splits(task: ExportTask) -> Outcome:
 def _typed(
     source: Path, target: Path, chosen: Sequence[TopicPartition], before: ExportForm | None, options: ExportOptions
 ) -> TypedForm:
-    """The schema by which values are read: that of the files that are there, otherwise the newest."""
+    """The schema for reading values: that of the existing files, otherwise the newest."""
     from kafkafs.arrow.typed_values import typed_form
 
     if before is not None and before.value_schema is None:
@@ -338,7 +338,7 @@ def _commit(
         part = fresh[tp]
         if part.lost and offsets.start == part.log_range.start_offset:
             lost += part.lost
-        gone = tuple(one.offsets for one in lost if one.tp == tp)
+        gone = tuple(loss.offsets for loss in lost if loss.tp == tp)
         ranges.append(ExportedRange(tp, offsets.start, offsets.end, part.topic_id, gone))
     return commits.commit(files, ranges, form)
 
@@ -376,13 +376,14 @@ def _lost(tp: TopicPartition, offsets: OffsetRange, why: str) -> OffsetOutOfRang
     )
 
 
-def _other_form(there: ExportForm | None, wanted: ExportForm | str, path: Path) -> NotPermitted:
-    """Readers take a table's columns from any of its files: in a mixture, headers would be read or not by chance."""
+def _other_form(expected_form: ExportForm | None, requested_form: ExportForm | str, path: Path) -> NotPermitted:
+    """The error for a mixture of forms: readers take a table's columns from any of its files, so they would read
+    headers only by chance."""
     return NotPermitted(
         "the earlier exports to this directory have another form",
         path=path,
-        expected=there,
-        found=wanted,
+        expected=expected_form,
+        found=requested_form,
         advice="Export in the same form, or to another directory",
     )
 

@@ -139,7 +139,7 @@ class DayFiles:
 
 
 class _DayFile:
-    """One file being written: batches are kept in memory until a row group is large enough."""
+    """A file being written: batches are kept in memory until a row group is large enough."""
 
     def __init__(self, disk: Disk, staging: Path, compression: str) -> None:
         # A name that no other attempt at the same task has.
