@@ -16,7 +16,7 @@ import numpy as np
 
 from storage.errors import SegmentGone, StorageError
 
-# What the kernel's page cache may hold for one path, and what that means for others that open the path.
+# The pages that the kernel's page cache may hold for one path, and the consequences for others that open the path.
 #
 # To the kernel a path is one file, whichever log it shows by now, and all handles in the page cache share its pages and
 # its size. So that no reader gets a mixture of the path's old and new content:
@@ -40,7 +40,7 @@ class PathPages:
     def __init__(self) -> None:
         # guarded by the lock
         self._lock = threading.Lock()
-        self._buffered: list[_Opened] = []  # the open handles that go through the page cache
+        self._buffered: list[_Opened] = []  # the open handles in the page cache
         self._filled_with: object = None  # by the last of them
 
     @property
@@ -250,7 +250,7 @@ class BlockCache:
                 self._finished[block] = None
                 self._finished_bytes += block.buffer.capacity
             if block.pins == 0 and not is_held:
-                self._recycle_locked(block.buffer)  # was dropped meanwhile
+                self._recycle_locked(block.buffer)  # dropped meanwhile
 
     def status(self) -> CacheStatus:
         with self._lock:
@@ -268,7 +268,7 @@ class BlockCache:
     def _allocate_locked(self, size: int) -> Buffer:
         capacity = max(1, -(-size // _SIZE_CLASS)) * _SIZE_CLASS
         while self._used_bytes > self.max_bytes and self._shrink_locked():
-            pass  # much was pinned at once
+            pass  # many blocks were pinned at once
         while True:
             free = self._free.get(capacity)
             if free:

@@ -35,8 +35,8 @@ class Run(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """The bytes of a view from `start` to `end` are not known: nobody has measured the messages between its first and
-    its last runs, and `end` is an estimate. `anchored`: a reader has seen what is behind."""
+    """The bytes of a view from `start` to `end` are unknown: nobody has measured the messages between its first and its
+    last runs, and `end` is an estimate. `anchored`: a reader has seen the bytes after it."""
 
     start: int
     end: int
@@ -45,9 +45,9 @@ class Gap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """All runs of a view, in order, without gaps other than `gap`. `cursor`: what they cover, up to the gap.
-    `greatest`: the greatest timestamp in them, -1 if there is none or it is unknown. `complete`: nothing appended later
-    can belong to it (`Selection`). `unlisted`: segments that the log no longer lists, whose files may vanish at any
+    """All runs of a view, in order, without gaps other than `gap`. `cursor`: the messages that they cover, up to the
+    gap. `greatest`: the greatest timestamp in them, -1 if there is none or it is unknown. `complete`: nothing appended
+    later belongs to it (`Selection`). `unlisted`: segments that the log no longer lists, whose files may vanish at any
     time."""
 
     cursor: Cursor
@@ -76,19 +76,19 @@ class Layout:
         return end if self.gap is None else max(end, self.gap.end)
 
     def covers(self, position: int, end: int) -> bool:
-        """Whether the bytes from `position` to `end` can be read: they are before the gap, or behind it for a reader
-        that has seen what is there."""
+        """Whether the bytes from `position` to `end` can be read: they are before the gap, or after it and the reader
+        has seen the bytes there."""
         gap = self.gap
         return gap is None or end <= gap.start or (gap.anchored and position >= gap.end)
 
     def end_from(self, position: int) -> int:
-        """Where the bytes end that can be read on from `position`."""
+        """Up to where bytes can be read from `position` on."""
         return self.size if self.gap is None or position >= self.gap.end else self.gap.start
 
     @property
     def may_fail(self) -> bool:
-        """Whether reads may end with an error, as far as it is known since it was measured: at damage, or at a message
-        that is too long. `.log` views are bytes, in which there are neither."""
+        """Whether reads may end with an error, as far as is known since measuring: at damage, or at a message that is
+        too long. `.log` views are plain bytes and have neither."""
         return any(
             run.extent is not None
             and run.extent.pieces.may_fail_in(run.source_start, run.source_start + run.end - run.start)
@@ -100,7 +100,7 @@ class Layout:
         return self.runs[bisect_right(self.starts, position) - 1]
 
 
-# From offsets to file spans: which whole batches of which segments hold a range, and how far a log is covered.
+# From offsets to spans of files: the whole batches that hold a range, and how far a log is covered.
 
 _LOOK_BYTES = 64 << 10
 
@@ -115,8 +115,8 @@ class Cursor(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Whole batches of a segment, from the position `start` to `end`. `wanted` is set where the first or last of them
-    also holds messages outside the range. `natural`: it ends there because the log (so far) does, not the range."""
+    """Whole batches of a segment, from the position `start` to `end`. `wanted` is set if the first or last batch also
+    holds messages outside the range. `natural`: it ends there because the log (so far) does, not the range."""
 
     segment: Segment
     start: int
@@ -128,13 +128,13 @@ class Span(NamedTuple):
 def spans_from(
     snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None, visible_end: int
 ) -> tuple[list[Span], Cursor]:
-    """The batches that hold offsets from the cursor up to `end_offset` (excluded; None: no end), and the cursor after
-    them.
+    """Return the batches that hold offsets from the cursor up to `end_offset` (excluded; None: no end), and the cursor
+    after them.
 
-    `visible_end`: where the log ends for this reader, its end or the last stable offset. SegmentGone when files vanish.
+    `visible_end`: where the log ends for this reader, its end or the last stable offset. SegmentGone if files vanish.
     """
     if cursor.next_offset < snapshot.log_start_offset:
-        # Deleted before anybody looked at them, though the files may still have their bytes.
+        # The messages were deleted before anybody read them, though the files may still have their bytes.
         cursor = Cursor(snapshot.log_start_offset)
     natural = end_offset is None or end_offset >= visible_end
     bound = visible_end if end_offset is None else min(end_offset, visible_end)
@@ -156,20 +156,20 @@ def spans_from(
         above = last if index == last_index else None
         wanted = None if below is None and above is None else RecordFilter(below or 0, above)
         spans.append(Span(segment, start_position, end_position, wanted, natural))
-    if last_index < first_index:  # nothing but a gap
+    if last_index < first_index:  # only a gap
         return [], Cursor(bound, snapshot.segments[first_index], position)
     return spans, Cursor(bound, snapshot.segments[last_index], end)
 
 
 def cursor_at(snapshot: LogSnapshot, segment: Segment, position: int) -> Cursor | None:
-    """The cursor in front of the batch that begins at `position`; None where it does not tell its offset."""
+    """The cursor before the batch that begins at `position`; None if its first offset is unknown."""
     base_offset, _ = _batch(snapshot, segment, position)
     return None if base_offset < 0 else Cursor(base_offset, segment, position)
 
 
 def offset_before(snapshot: LogSnapshot, offset: int, size: int) -> int:
-    """The offset of a batch that begins at least `size` bytes of files before the messages from `offset` on, or where
-    the log starts. Logs that have grown a little give the same."""
+    """The offset of a batch that begins at least `size` bytes of files before the messages from `offset` on, or the log
+    start. The result stays the same while a log grows a little."""
     found = None if offset >= snapshot.log_end_offset else find_batch(snapshot, offset)
     grid = size
     slot = len(snapshot.segments) - 1 if found is None else found.segment_index
@@ -214,7 +214,7 @@ def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
 
 
 def _ends_before(snapshot: LogSnapshot, segment: Segment, position: int, bound: int) -> bool:
-    """Whether all offsets below `bound` are before `position`, where the first offset cannot be read."""
+    """Whether all offsets below `bound` are before `position`, if the first offset there cannot be read."""
     last_offset = segment.base_offset - 1
     for window in scan_batches(snapshot, segment, segment.floor(bound - 1, position), position, window=_LOOK_BYTES):
         if window.table.rows:
@@ -223,8 +223,8 @@ def _ends_before(snapshot: LogSnapshot, segment: Segment, position: int, bound: 
 
 
 def _batch(snapshot: LogSnapshot, segment: Segment, position: int) -> tuple[int, int]:
-    """Base offset and end of the batch, or damage, at a position. Base offset -1: in damage, or where it is only known
-    after decompression."""
+    """Base offset and end of the batch, or damage, at a position. Base offset -1: damage, or known only after
+    decompression."""
     for window in scan_batches(snapshot, segment, position, window=_LOOK_BYTES):
         if window.damage is not None:
             return -1, window.damage.end
@@ -247,7 +247,7 @@ class Plan(Protocol):
         unknown. `grows`: the view will continue at the span's end. If it raises (Raced too), discard `runs`."""
 
     def is_outdated(self) -> bool:
-        """Whether a plan made now would show the same messages otherwise. What is open keeps its plan."""
+        """Whether a new plan would show the same messages differently. Open files keep their plan."""
 
 
 @runtime_checkable
@@ -258,5 +258,5 @@ class MeasuringPlan(Plan, Protocol):
         """How many bytes of the span's file `add` would measure."""
 
     def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
-        """Measures the span up to the file position `end` at least. Returns up to where it is measured, where a batch
+        """Measure the span at least up to the file position `end`. Return up to where it is measured, where a batch
         ends: for a span that ends there, `add` measures nothing."""

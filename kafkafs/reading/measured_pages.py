@@ -1,8 +1,8 @@
-"""What the page cache of the machine has only because somebody asked for a size.
+"""Pages that are in the machine's page cache only because somebody asked for a size.
 
-Measuring reads whole segments, and most of it is soon read again by whoever has opened the file: so the pages stay
-until the file is closed, or until there are too many of them. Then those go that no reader has needed: a machine that
-runs a broker has better use for its memory. What was in the page cache before stays there.
+Measuring reads whole segments, and the reader who has opened the file soon reads most of them again: so the pages stay
+until the file is closed, or until there are too many. Then the pages that no reader has needed are dropped, because a
+machine that runs a broker has better use for its memory. Pages that were in the page cache before stay there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ MOST_BYTES = 1 << 30
 
 
 class MeasuredPages:
-    """The spans of files that were measured, were not in the page cache before, and no reader has needed since.
-
-    Thread-safe.
-    """
+    """Spans of files that were measured, were not in the page cache before, and have not been read since.
+    Thread-safe."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         # constant after construction
@@ -33,8 +31,8 @@ class MeasuredPages:
 
     @contextmanager
     def measuring(self, segment: Segment, start: int, end: int) -> Iterator[None]:
-        """While a file is measured from one position to another. Of a segment that is still written, everything stays:
-        consumers read it."""
+        """Record the pages that are measured within the `with`. All pages of a segment that is still being written
+        stay, because consumers read them."""
         spans = segment.log.uncached(start, end) if segment.sealed else []
         try:
             yield
@@ -43,7 +41,7 @@ class MeasuredPages:
                 self._add(segment.log, spans)
 
     def read(self, file: LogFile, start: int, end: int) -> None:
-        """A reader needs what is between these positions: it stays."""
+        """Keep the pages between these positions, because a reader needs them."""
         if file not in self._spans:
             return
         with self._lock:
@@ -52,7 +50,7 @@ class MeasuredPages:
             self._spans[file] = [(first, stop) for first, stop in left if first < stop]
 
     def drop(self, files: Iterable[LogFile]) -> None:
-        """Drops what nobody has read of these files."""
+        """Drop the pages of these files that nobody has read."""
         with self._lock:
             dropped = [(file, self._spans.pop(file)) for file in set(files) if file in self._spans]
         for file, spans in dropped:
@@ -60,7 +58,7 @@ class MeasuredPages:
                 file.uncache(spans)
 
     def drop_all(self) -> None:
-        """The same of all files."""
+        """Drop the pages of all files that nobody has read."""
         self.drop(list(self._spans))
 
     def _add(self, file: LogFile, spans: list[tuple[int, int]]) -> None:

@@ -78,7 +78,7 @@ class LastMessages:
 @dataclass(frozen=True, slots=True)
 class TimeBetween:
     """Timestamps from `start_ms` (included) to `end_ms` (excluded), epoch milliseconds. At most one of them is None,
-    which means unbounded."""
+    for no limit."""
 
     start_ms: int | None
     end_ms: int | None
@@ -91,7 +91,7 @@ class LastDuration:
     duration_ms: int
 
 
-# The ends of a log, as Kafka's tools and as kcat call them.
+# The ends of a log, named as in Kafka's tools and kcat.
 ENDS: Final = {"earliest": "earliest", "beginning": "earliest", "latest": "latest", "end": "latest"}
 
 OffsetSpec = SingleOffset | OffsetsBetween | OffsetsFrom | OffsetsCount | LastMessages
@@ -165,8 +165,8 @@ def parse_time_spec(text: str) -> TimeSpec:
 
 
 def parse_offsets(text: str) -> OffsetSpec | None:
-    """The range that `--offsets` and a Python program name: see parse_offset_spec; or an end of the log: None for all
-    messages, LastMessages(0) for those that are still to come. Raises MalformedRange."""
+    """The range of `--offsets` and of Python programs: see parse_offset_spec; or an end of the log: None for all
+    messages, LastMessages(0) for future messages. Raises MalformedRange."""
     end = ENDS.get(text)
     if end is None:
         return parse_offset_spec(text)
@@ -174,12 +174,12 @@ def parse_offsets(text: str) -> OffsetSpec | None:
 
 
 def parse_times(text: str, today: date) -> TimeSpec:
-    """The range that `--time` and a Python program name: see parse_time_spec and dated. Raises MalformedRange."""
+    """The range of `--time` and of Python programs: see parse_time_spec and dated. Raises MalformedRange."""
     return parse_time_spec(dated(text, today))
 
 
 def parse_moment(text: str, today: date) -> int:
-    """A time as in the range names, in epoch milliseconds: of a period its beginning. Raises MalformedRange."""
+    """A time in the form of range names, in epoch milliseconds; for a period its beginning. Raises MalformedRange."""
     try:
         spec = parse_times(f"{text}--", today)
     except MalformedRange:
@@ -190,7 +190,7 @@ def parse_moment(text: str, today: date) -> int:
 
 
 def dated(text: str, today: date) -> str:
-    """The text of a time with the dates of `today` and `yesterday`, which are no names of files."""
+    """The text with dates in place of `today` and `yesterday`, which are not names of files."""
     days = {"today": today, "yesterday": today - timedelta(days=1)}
     return re.sub(r"\b(today|yesterday)(?![a-z])", lambda word: days[word[1]].isoformat(), text)
 
@@ -239,7 +239,7 @@ def _count(digits: str, text: str) -> int:
 
 
 def is_epoch_ms(text: str) -> bool:
-    """Whether digits are a time: 13 of them."""
+    """Whether digits are a time in epoch milliseconds, because they are 13."""
     return re.fullmatch(_EPOCH_MS, text) is not None
 
 

@@ -36,7 +36,7 @@ class RawPlan:
 
 class _Stretch(NamedTuple):
     """Some batches of a file, or damage: least and greatest timestamp, and where the batches with a message of the
-    range begin and end, or the damage does."""
+    range, or the damaged bytes, begin and end."""
 
     least: int
     greatest: int
@@ -76,7 +76,7 @@ class RawTimePlan(RawPlan):
         return newest
 
     def _add_window(self, bench: Workbench, span: Span, window: Window, stretches: list[_Stretch]) -> int:
-        """Adds the stretches of a window; returns the greatest timestamp of the messages that are in the range."""
+        """Add the stretches of a window; return the greatest timestamp of the messages in the range."""
         table, row, newest = window.table, 0, NO_TIMESTAMP
         offsets = RecordFilter(0 if span.wanted is None else span.wanted.first)
 

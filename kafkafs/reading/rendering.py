@@ -1,7 +1,7 @@
-"""One piece of a view, rendered: its file span is read, its CRCs are checked, and its bytes go into a buffer.
+"""Rendering one piece of a view: its file span is read, its CRCs are checked, and its bytes go into a buffer.
 
-A damaged batch takes as many bytes as were measured for it, which stand for its error, and a message that is too long
-takes one; everything else is right.
+A damaged batch has as many bytes as were measured for it, which stand for its error; a message that is too long has one
+byte. All other bytes are right.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from storage.log.scanning import scan_batches
 
 
 def render_piece(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]:
-    """Fills buffer[:piece.size] and returns the places in it that take the place of damage.
+    """Fill buffer[:piece.size] and return the places that stand for damage.
 
-    SegmentGone when the file is gone, or no longer holds the batches that were measured.
+    SegmentGone if the file is gone, or no longer holds the batches that were measured.
     """
     read_at = task.segment.changed_ns()
     return [replace(place, read_at=read_at) for place in _fill(task, piece, buffer)]
@@ -54,7 +54,7 @@ def _fill(task: SegmentTask, piece: Piece, buffer: Buffer) -> list[DamagedPlace]
 def _render_part(
     bench: Workbench, task: SegmentTask, piece: Piece, data: memoryview, out: memoryview
 ) -> list[DamagedPlace]:
-    """Renders some messages of a block, or tells that a message is too long."""
+    """Render some messages of a block, and report a message that is too long."""
     table, path = bench.table, task.segment.log.path
     skip = None if task.skips is None else task.skips(table)
     row, before, at, end = 0, 0, 0, piece.skip + piece.size
@@ -123,7 +123,7 @@ def _rewritten(task: SegmentTask, piece: Piece, end: int | str) -> SegmentGone:
 
 
 def _check(task: SegmentTask, piece: Piece, table: BatchTable) -> None:
-    """The batches that were measured must still be there: a file may be rewritten under the same name and inode."""
+    """Check that the measured batches still exist: a file may be rewritten under the same name and inode."""
     if (
         table.rows
         and int(table.base_offset[0]) == piece.base_offset
@@ -137,7 +137,7 @@ def _check(task: SegmentTask, piece: Piece, table: BatchTable) -> None:
 
 
 def _render_damaged(task: SegmentTask, piece: Piece, out: memoryview) -> list[DamagedPlace]:
-    """A piece that was damaged when it was measured: its error, or its messages if it was repaired and fits."""
+    """Render a piece that was damaged when it was measured: its error, or its messages if it was repaired and fits."""
     error = _no_batch(task, piece)
     if error is not None:
         return [DamagedPlace(0, piece.size, error)]
@@ -164,8 +164,8 @@ def _render_damaged(task: SegmentTask, piece: Piece, out: memoryview) -> list[Da
 
 
 def _no_batch(task: SegmentTask, piece: Piece) -> StorageError | None:
-    """Why no batch begins at a piece's position; None if one does. The scan begins at an earlier batch, so that the
-    error gives the offset that follows it."""
+    """The error if no batch begins at a piece's position; None if one does. The scan begins at an earlier batch, so
+    that the error can name the next offset."""
     segment = task.segment
     start = segment.floor_position(piece.position, task.snapshot.end_position(segment))
     for window in scan_batches(task.snapshot, segment, start, piece.file_end):

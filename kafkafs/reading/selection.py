@@ -1,4 +1,4 @@
-"""Which messages of a log are meant, and which offsets these are in a snapshot."""
+"""Choosing messages of a log, and their offsets in a snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from storage.log.snapshot import LogSnapshot
 
 
-# What a range means for a log as it is now: from which offset to which, and which timestamps.
+# A range as offsets and timestamps of a log in its present state.
 #
 # Shared by the views and by the commands that read without a mount. A range that ends above the log end has the
 # messages that exist so far, and grows; a range that begins above the log end or below the log start is Kafka's
@@ -60,10 +60,10 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Which messages of a log are meant: those in both ranges (None: all) that have the key and all the headers.
+    """A choice of messages: those in both ranges (None: all) that have the key and all the headers.
 
-    `latest_bytes`: of all messages that exist now the last one of every key, with so much memory for the keys; without
-    ranges. `clamp`: of a range that begins below the log start, what is left of it.
+    `latest_bytes`: of all messages that exist now choose the last of every key, with this much memory for the keys;
+    without ranges. `clamp`: cut a range that begins below the log start, instead of an error.
     """
 
     offsets: OffsetSpec | None = None
@@ -76,19 +76,19 @@ class Question:
 
     @staticmethod
     def of(spec: OffsetSpec | TimeSpec | None, isolation: Isolation, *, clamp: bool = False) -> Question:
-        """What a range name means, which is of offsets or of times."""
+        """The question for a range of offsets or of times."""
         if isinstance(spec, TimeBetween | LastDuration):
             return Question(times=spec, isolation=isolation, clamp=clamp)
         return Question(offsets=spec, isolation=isolation, clamp=clamp)
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the range is what exists when it is resolved, and nothing that is appended later."""
+        """Whether the range is fixed when it is resolved, so that nothing appended later belongs to it."""
         fixed = isinstance(self.offsets, LastMessages) or isinstance(self.times, LastDuration)
         return fixed or self.latest_bytes is not None
 
     def of_new(self) -> Question:
-        """What is meant of a partition that is added later: all that it has is newer than the last messages."""
+        """The question for a partition that is added later: all its messages are newer than the last messages."""
         return replace(self, offsets=None) if isinstance(self.offsets, LastMessages) else self
 
     def begins_behind(self, snapshot: LogSnapshot) -> bool:
@@ -97,11 +97,11 @@ class Question:
         return spec is not None and not isinstance(spec, LastMessages) and spec.first > snapshot.log_end_offset
 
     def resolve(self, snapshot: LogSnapshot, now_ms: int, *, follow: bool = False, find_nth: bool = True) -> Selection:
-        """The ranges as offsets of a log as it is in `snapshot`.
+        """Resolve the ranges to offsets of a log in the state of `snapshot`.
 
-        `follow`: what is appended later belongs to last-N and `last-15m` too. `find_nth` False leaves the end of an A+N
-        to the reader (`limit`), which counts anyway. Raises OffsetOutOfRange; another StorageError where damage hides
-        the place that is searched. Takes a few reads, for last-N and A+N also the headers of their span.
+        `follow`: messages that are appended later belong to last-N and `last-15m` too. `find_nth` False leaves the end
+        of an A+N to the reader (`limit`), which counts anyway. Raises OffsetOutOfRange; another StorageError if damage
+        hides the place that is searched. Takes a few reads, for last-N and A+N also the headers of their span.
         """
         if self.latest_bytes is not None:
             return Selection(snapshot.log_start_offset, visible_end(snapshot, self.isolation), complete=True)
@@ -131,7 +131,7 @@ def _selected(
     clamp: bool = False,
     find_nth: bool = True,
 ) -> Selection:
-    """What `spec` (None: everything) selects from a log as it is in `snapshot`.
+    """The messages that `spec` (None: everything) selects from a log in the state of `snapshot`.
 
     For `clamp`, `find_nth` and errors see Question.
     """
@@ -169,10 +169,10 @@ def _checked_start(snapshot: LogSnapshot, first: int, last: int | None, clamp: b
 
 
 def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isolation) -> int:
-    """The offset from which there are `count` messages up to `end` (excluded); the log start when there are fewer.
+    """The offset from which there are `count` messages up to `end` (excluded); the log start if there are fewer.
 
     A step back over n offsets finds at most n messages: in a log without gaps the first step finds them all. With gaps
-    the steps grow, and the last one is counted forward again.
+    the steps grow, and the last step is counted forward again.
     """
     start, missing, step = end, count, count
     while missing > 0 and start > snapshot.log_start_offset:
@@ -180,7 +180,7 @@ def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isola
         found = count_messages(snapshot, before, start, isolation)
         if found > missing:
             nth = nth_message(snapshot, before, found - missing + 1, isolation)
-            assert nth is not None  # more messages were just found
+            assert nth is not None  # more messages were just counted
             return nth
         start, missing = before, missing - found
         step *= 2
@@ -188,7 +188,7 @@ def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isola
 
 
 def start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
-    """An offset below which no message has a timestamp >= `start_ms`; the log end when there is none at all.
+    """An offset below which no message has a timestamp >= `start_ms`; the log end if there is no such message.
 
     Damage that may hide such a message is not skipped: reading must end with its error.
     """
@@ -228,8 +228,8 @@ def header_rows(
 
 
 def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) -> NDArray[np.intp]:
-    """Those of `rows` (which have headers) with the needle between the start of their headers and that of the next
-    row's."""
+    """The rows among `rows` (which have headers) with the needle between the start of their headers and that of the
+    next row's."""
     starts = block.headers_start[rows]
     search = re.compile(re.escape(needle)).search
     slots = []
@@ -243,9 +243,10 @@ def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) ->
 
 
 class RecordFilter(NamedTuple):
-    """Which messages are wanted: offsets from `first` to `end` (excluded; None: all), times, a key, headers.
+    """A filter of messages: offsets from `first` to `end` (excluded; None: all), times, a key, headers.
 
-    Messages without a timestamp are in no time range, and those without a key have none. Equal filters want the same.
+    Messages without a timestamp are in no time range, and messages without a key match no key. Equal filters pass the
+    same messages.
     """
 
     first: int = 0
@@ -255,12 +256,12 @@ class RecordFilter(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def skips(self, _table: BatchTable) -> NDArray[np.uint8] | None:
-        """1 for each batch that is known to hold nothing wanted, so that it need not be decoded; None for none: only
-        batches that hold something wanted are usually read."""
+        """1 for each batch whose header shows that no message passes, so that it need not be decoded; None for none:
+        usually only batches with such messages are read."""
         return None
 
     def mask(self, block: RecordBlock) -> NDArray[np.bool_] | None:
-        """For each record, whether it is wanted; None when all are."""
+        """For each record, whether it passes; None if all pass."""
         if len(block) == 0:
             return None
         mask: NDArray[np.bool_] | None = None
@@ -280,12 +281,12 @@ class RecordFilter(NamedTuple):
         return None if mask is None or mask.all() else mask
 
     def apply(self, block: RecordBlock) -> RecordBlock:
-        """The wanted records of a block."""
+        """The records of a block that pass."""
         mask = self.mask(block)
         return block if mask is None else block.select(mask)
 
     def may_hold(self, table: BatchTable, row: int) -> bool:
-        """Whether the damaged batch in `row` may hold a wanted message, according to the offsets in its header."""
+        """Whether the damaged batch in `row` may hold a message that passes, according to the offsets in its header."""
         base_offset, last_offset = int(table.base_offset[row]), int(table.last_offset[row])
         return last_offset >= self.first and (self.end is None or base_offset < self.end)
 
@@ -296,32 +297,33 @@ def _mask_of(rows: NDArray[np.intp], block: RecordBlock) -> NDArray[np.bool_]:
     return mask
 
 
-# Messages by a list of offsets: the last message of every key, once a scan has found them.
+# Choosing messages by a list of offsets: the last message of every key, after a scan has found their offsets.
 
 DEFAULT_LATEST_BYTES: Final = 512 << 20  # for the keys of one scan
 
 
 class ChosenOffsets:
-    """The messages at some offsets, ascending. Filters as RecordFilter does; equal only to itself."""
+    """The messages at some offsets, ascending. A filter like RecordFilter; equal only to itself."""
 
     def __init__(self, offsets: Int64s) -> None:
         self.offsets = offsets
 
     def skips(self, table: BatchTable) -> NDArray[np.uint8] | None:
-        """Batches between the offsets. One whose base offset is unknown (-1) is not skipped without need."""
+        """1 for batches between the offsets; a batch whose base offset is unknown (-1) is not skipped unless that is
+        certain."""
         first = self.offsets.searchsorted(table.base_offset)
         behind = self.offsets.searchsorted(table.last_offset, side="right")
         return np.equal(first, behind).view(np.uint8)
 
     def mask(self, block: RecordBlock) -> NDArray[np.bool_] | None:
-        """For each record, whether it is wanted; None when all are."""
+        """For each record, whether it passes; None if all pass."""
         from storage.latest.latest_records import rows_among
 
         mask = rows_among(block.offset, self.offsets)
         return None if mask.all() else mask
 
     def apply(self, block: RecordBlock) -> RecordBlock:
-        """The wanted records of a block."""
+        """The records of a block that pass."""
         mask = self.mask(block)
         return block if mask is None else block.select(mask)
 
@@ -331,8 +333,8 @@ class ChosenOffsets:
         return int(behind - first)
 
     def spans(self, snapshot: LogSnapshot, start_offset: int) -> Iterator[tuple[int, int]]:
-        """Offsets from (included) and to (excluded) which the messages at `start_offset` and after it lie, one pair for
-        each segment that holds any."""
+        """The offsets from (included) and to (excluded) which the messages at and after `start_offset` lie, as a pair
+        for each segment that holds any."""
         for slot, segment in enumerate(snapshot.segments):
             behind = snapshot.segments[slot + 1].base_offset if slot + 1 < len(snapshot.segments) else MAX_OFFSET
             first, last = self.offsets.searchsorted((max(segment.base_offset, start_offset), behind)).tolist()

@@ -1,7 +1,7 @@
-"""Reading without a mount: the records in a range of offsets of one log, whatever becomes of the log meanwhile.
+"""Reading without a mount: the records in a range of offsets of one log, even if the log changes meanwhile.
 
-Retention, compaction or truncation may have changed the log since the range was chosen, by this process or by another
-one. Files that are gone are looked up again in a newer snapshot; what is left of the range is read; lost offsets and
+Retention, compaction or truncation, by this process or another one, may have changed the log since the range was
+chosen. Files that are gone are looked up again in a newer snapshot; the rest of the range is read; lost offsets and
 damage are reported to the caller, which decides whether they are errors.
 """
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Split:
     """Offsets of a partition from `start_offset` (included) to `end_offset` (excluded).
 
-    `size_bytes`: approximately, in the log's files. `identity`: of the log; in a topic that was deleted and created
-    again, the same offsets are other messages.
+    `size_bytes`: approximately, in the log's files. `identity`: of the log, because in a topic that was deleted and
+    created again other messages have the same offsets.
     """
 
     tp: TopicPartition
@@ -89,11 +89,12 @@ def read_offsets(
     wanted: RecordFilter = ALL,
     latest: ChosenOffsets | None = None,
 ) -> Iterator[RecordBlock]:
-    """The split's records as a consumer sees them, in offset order; each block is valid until the next is requested.
+    """Yield the split's records as a consumer sees them, in offset order; each block is valid until the next is
+    requested.
 
-    `current`: the log as it is now, or UnknownTopicOrPartition. `wanted`: where the indexes show that no message has
-    its times or its key, nothing is read; others come too, and must be filtered. `latest`: only these
-    messages; OffsetOutOfRange if some were removed.
+    `current`: returns the log in its present state, or raises UnknownTopicOrPartition. `wanted`: parts are skipped if
+    the indexes show that no message there has its times or its key; other messages come too, and must be filtered.
+    `latest`: only these messages; OffsetOutOfRange if some were removed.
 
     `on_loss(tp, offsets, why)`: these offsets are no longer in the log. `on_damage(tp, damage)`: a batch, or bytes that
     are not a batch, could not be read. Both may raise; otherwise reading continues after that. Other StorageErrors are
@@ -135,7 +136,7 @@ def read_offsets(
                             yield chosen
                         position, missing = following, missing - len(chosen)
                     if block.damage is not None:
-                        if current().generation != snapshot.generation:  # it was truncated while it was read
+                        if current().generation != snapshot.generation:  # truncated while it was read
                             raise SegmentGone(f"{tp} was truncated")
                         on_damage(tp, block.damage)
             break
@@ -149,10 +150,10 @@ def read_offsets(
 def _blocks(
     snapshot: LogSnapshot, start: int, end: int, key: bytes | None, isolation: Isolation, decoder: Decoder
 ) -> Iterator[RecordBlock]:
-    """The records of a part of these offsets, without some that have not the key."""
+    """The records of a part of these offsets, without some that lack the key."""
     if key is None:
         return read_range(snapshot, start, end, isolation=isolation, decoder=decoder)
-    from kafkafs.reading.stretches import read_with_key  # takes a while
+    from kafkafs.reading.stretches import read_with_key  # importing takes a while
 
     return read_with_key(snapshot, start, end, key, isolation=isolation, decoder=decoder)
 
@@ -160,7 +161,7 @@ def _blocks(
 def _stretches(
     snapshot: LogSnapshot, start: int, end: int, wanted: RecordFilter, latest: ChosenOffsets | None
 ) -> Iterator[tuple[int, int]]:
-    """The parts of these offsets that are read."""
+    """The parts of these offsets to read."""
     if latest is not None:
         for first, behind in latest.spans(snapshot, start):
             if first < end:
@@ -170,7 +171,7 @@ def _stretches(
     if times is not None and times.start_ms is not None:
         start = max(start, start_of_time(snapshot, times.start_ms))
     if times is not None and times.end_ms is not None:
-        from kafkafs.reading.stretches import time_stretches  # takes a while
+        from kafkafs.reading.stretches import time_stretches  # importing takes a while
 
         for part in time_stretches(snapshot, OffsetRange(start, end), times):
             yield part.start, part.end

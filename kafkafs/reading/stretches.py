@@ -1,10 +1,10 @@
-"""Where in a log messages with a key or of a time may be, by the index: reading without a mount leaves out the rest.
+"""Parts of a log that may have messages with a key or of a time, by the index: reading without a mount skips the rest.
 
-Kafka's own time index says only up to where no message is as late as a time. How early later messages may be, nobody
-has written down: a record's timestamp may be any. So a range of times that ends would have to be read to the log's
-end. Segments with later messages are scanned for the times of their blocks instead, which takes as long as reading
-them; what is found is kept in the user's cache directory, and shared with mounts. Those of a backup in an object store
-are not: its manifest has the times of each object.
+Kafka's time index shows where no message is as late as a time, but not how early later messages may be: a record may
+have any timestamp. So a range of times that ends would have to be read to the log's end. Instead, segments with later
+messages are scanned for the times of their blocks, which takes as long as reading them; the result is kept in the
+user's cache directory, and shared with mounts. A backup in an object store needs no scan: its manifest has the times of
+each object.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ INDEX_BYTES: Final = 1 << 30  # on disk
 
 
 def index() -> BlockIndex:
-    """The process's index, with what mounts and earlier commands have kept of it."""
+    """The process's index, with the entries that mounts and earlier commands have kept."""
     try:
         return _index(default_directory())
     except RuntimeError:  # there is no home directory
@@ -61,8 +61,8 @@ def read_with_key(
     isolation: Isolation,
     decoder: Decoder,
 ) -> Iterator[RecordBlock]:
-    """`storage.log.reader.read_range`, without records of which the index shows that they have not this key; others
-    with another key are there."""
+    """`storage.log.reader.read_range`, without records that the index shows to lack the key; records with other keys
+    may be among them."""
     snapshot.check_offset(start_offset)
     spans, _ = spans_from(snapshot, Cursor(start_offset), end_offset, visible_end(snapshot, isolation))
     for span in spans:
@@ -79,7 +79,7 @@ def _with_key(snapshot: LogSnapshot, span: Span, key: bytes) -> list[tuple[int, 
     table = index().known(segment)
     missing = sum(last - first for first, last in table.unfiltered(span.start, span.end))
     if missing and 2 * missing > snapshot.end_position(segment):
-        # To scan a segment is worth while if most of it would have to be read anyway.
+        # Scanning a segment is worth while if most of it would have to be read anyway.
         table = index().table(snapshot, segment, span.end, keys=True)
         index().keep()
     found = table.find(key, span.start, span.end)
@@ -104,14 +104,14 @@ def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange
 
 
 def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: int) -> list[tuple[int, int]]:
-    """Of one segment; all of it where nothing is known, or damage may hide anything."""
+    """The parts of one segment; all of it if nothing is known, or damage may hide messages."""
     whole, size = [(0, 2**63 - 1)], snapshot.end_position(segment)
     known = np.array(segment.known_times, np.int64).reshape(-1, 3).T
     if times.end_ms is None or (size < LEAST_BYTES and not known.size):
         return whole
-    with suppress(StorageError, OSError):  # reading tells it
+    with suppress(StorageError, OSError):  # reading reports it
         table = index().known(segment)
-        # Of one that grows what is found may soon be of no use: only if most of it would have to be read anyway.
+        # For a growing segment the result may soon be useless: scan only if most of it would have to be read anyway.
         is_worth_it = not known.size and (segment.sealed or 2 * segment.floor(start, size) < size)
         if table.file_end < size and is_worth_it and may_reach(snapshot, segment, times.end_ms):
             table = index().table(snapshot, segment, size, keys=False)
@@ -119,7 +119,7 @@ def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: in
         if len(table) and not table.is_damaged and (table.file_end == size or not known.size):
             known = table.columns[[BASE_OFFSET, LEAST, GREATEST]]
             if table.file_end < size:
-                known[1, -1], known[2, -1] = NO_GREATEST, NO_LEAST  # behind the last block may be any
+                known[1, -1], known[2, -1] = NO_GREATEST, NO_LEAST  # after the last block any time is possible
         # Compressed messages of old formats have no offset in the header.
         if known.size and (known[0] >= 0).all() and (np.diff(known[0]) > 0).all():
             return _offsets_within(known, times.start_ms, times.end_ms)
@@ -127,8 +127,8 @@ def _within(snapshot: LogSnapshot, segment: Segment, times: TimeRange, start: in
 
 
 def _offsets_within(known: Int64s, start_ms: int | None, end_ms: int) -> list[tuple[int, int]]:
-    """The offsets of the stretches, of which first offset, least and greatest timestamp are known, that may have
-    messages between two times. The last stretch has all that follows."""
+    """The offsets of the stretches that may have messages between two times; `known` has the first offset, least and
+    greatest timestamp of each. The last stretch has all that follows."""
     bases, least, greatest = known
     wanted = least < end_ms
     if start_ms is not None:

@@ -56,8 +56,8 @@ class _Days(NamedTuple):
 
 _lock = threading.Lock()
 # The keys are Segments: a file that was replaced, truncated or rewritten is another Segment.
-_first: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of those that hold a batch: it stays the first
-_newest: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of sealed ones: nothing is appended to them
+_first: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of segments that hold a batch, which stays the first
+_newest: WeakKeyDictionary[Segment, int] = WeakKeyDictionary()  # of sealed segments, to which nothing is appended
 _days: WeakKeyDictionary[Segment, _Days] = WeakKeyDictionary()
 
 
@@ -82,7 +82,7 @@ def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
 
 
 def first_shown_timestamp(snapshot: LogSnapshot) -> int:
-    """The timestamp of the first message from the log start on; otherwise as `first_timestamp`."""
+    """The timestamp of the first message from the log start on; -1 as in `first_timestamp`."""
     start = snapshot.log_start_offset
     segments = shown_segments(snapshot)
     if segments and segments[0].base_offset >= start:
@@ -106,7 +106,7 @@ def shown_segments(snapshot: LogSnapshot) -> tuple[Segment, ...]:
 
 
 def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
-    """The greatest known timestamp of a segment, -1 where there is none or it cannot be read.
+    """The greatest known timestamp of a segment, -1 if there is none or it cannot be read.
 
     For a sealed segment this is the last entry of its time index, unverified: good enough for a listing or an mtime.
     """
@@ -122,7 +122,7 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
             return greatest_timestamp(snapshot, segment).timestamp
         index = segment.time_index(end)
         if end > _UNINDEXED_BYTES and not len(index):
-            return first_timestamp(snapshot, segment)  # An index may yet come.
+            return first_timestamp(snapshot, segment)  # an index may be added later
         indexed = sealed and len(index) > 0
         newest = index.last.timestamp if indexed else greatest_timestamp(snapshot, segment).timestamp
         if sealed and newest != NO_TIMESTAMP:
@@ -135,10 +135,10 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
 
 def known_days(snapshot: LogSnapshot, segment: Segment) -> NDArray[np.int64]:
     """The UTC days, counted from 1970, of the segment's known timestamps from the log start on, and the days between
-    them, at most 3,660 and the narrowest gaps first. None where it cannot be read.
+    them, at most 3,660 and the narrowest gaps first. None if the segment cannot be read.
 
-    Where the first, the newest and the indexed timestamps are plausible, no other is looked at. Otherwise the headers
-    of the last 4 MiB are read too, because after a timestamp that is far too late the time index has no further entry.
+    If the first, the newest and the indexed timestamps are plausible, no others are read. Otherwise the headers of the
+    last 4 MiB are read too, because after a timestamp that is far too late the time index has no further entry.
     """
     start, end = max(snapshot.log_start_offset, segment.base_offset), snapshot.end_position(segment)
     with _lock:
@@ -156,8 +156,8 @@ def known_days(snapshot: LogSnapshot, segment: Segment) -> NDArray[np.int64]:
 
 
 def _days_behind(snapshot: LogSnapshot, segment: Segment, known: _Days, end: int) -> NDArray[np.int64]:
-    """The days of the time index, of the first and the newest message, and if these are not plausible of the last
-    batches' headers after `known.end`."""
+    """The days of the time index, of the first and the newest message, and if these are not plausible of the headers of
+    the last batches after `known.end`."""
     shown = segment.base_offset >= snapshot.log_start_offset
     first = first_timestamp(snapshot, segment) if shown else first_shown_timestamp(snapshot)
     index = segment.time_index(end)
@@ -168,7 +168,7 @@ def _days_behind(snapshot: LogSnapshot, segment: Segment, known: _Days, end: int
     position = known.end
     if end - position > _UNINDEXED_BYTES:
         if not len(index):
-            return days  # An index may yet come.
+            return days  # an index may be added later
         position = max(position, segment.floor_position(end - _UNINDEXED_BYTES, end))
     for window in scan_batches(snapshot, segment, position, end):
         days = np.union1d(days, _days_of(_timestamps(window.table, known.start_offset)))
@@ -196,7 +196,7 @@ def _filled(days: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def log_mtime_ns(log: ReadableLog, snapshot: LogSnapshot) -> int:
-    """The modification time of a partition: that of its last segment, or of its directory where there is none."""
+    """The modification time of a partition: that of its last segment, or of its directory if it has none."""
     if not snapshot.segments:
         return log.path.stat().st_mtime_ns
     return mtime_ns(snapshot, snapshot.segments[-1:])
@@ -210,7 +210,7 @@ def mtime_ns(snapshot: LogSnapshot, segments: Iterable[Segment]) -> int:
     if waiting:
         with _lock:
             waiting = [segment for segment in waiting if segment not in _newest]
-    if len(waiting) > 1:  # side by side: each waits for the tier
+    if len(waiting) > 1:  # in parallel: each waits for the tier
         from concurrent.futures import ThreadPoolExecutor  # rarely needed, and takes a while
 
         with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:
@@ -222,7 +222,7 @@ def mtime_ns(snapshot: LogSnapshot, segments: Iterable[Segment]) -> int:
 
 
 def file_mtime_ns(segments: Iterable[Segment]) -> int:
-    """The newest modification time of these segments' files; 0 where there is none."""
+    """The newest modification time of these segments' files; 0 if there are none."""
     newest = 0
     for segment in segments:
         try:

@@ -31,12 +31,12 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class PartitionReader:
-    """Reads the wanted messages of one log. Not thread-safe.
+    """Reads the chosen messages of one log. Not thread-safe.
 
     `follow`: messages that are appended later belong to the range too, a range above the log end is waited for, and a
-    loss is reported to `note` instead of raised. What a tier does not give is always reported to it: then `failed` is
-    set, and reading goes on behind it. `decoder` may be shared with readers that are not used at the same time. `done`:
-    no more messages can come.
+    loss is reported to `note` instead of raised. Messages that a tier cannot deliver are always reported to it: then
+    `failed` is set, and reading continues after them. `decoder` may be shared with readers that are not used at the
+    same time. `done`: no more messages can come.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PartitionReader:
         self._follow = follow
         self._note = note
         self._selection: Selection | None = None
-        self._seen: LogSnapshot | None = None  # what was read last
+        self._seen: LogSnapshot | None = None  # the snapshot that was read last
         self._next = 0
         self._left: int | None = None
         self._latest: ChosenOffsets | None = None
@@ -65,14 +65,15 @@ class PartitionReader:
         self._decoder = decoder
 
     def blocks(self) -> Iterator[RecordBlock]:
-        """The wanted records up to the end of the log as it is now; a block is valid until the next is taken.
+        """Yield the chosen records up to the log's present end; a block is valid until the next is taken.
 
         Raises OffsetOutOfRange; the error of damaged data, after the records before it.
         """
         yield from self._passes(self._blocks)
 
     def raw(self) -> Iterator[memoryview]:
-        """The whole batches that hold the ranges, verbatim, in parts of up to a MiB; a part is valid until the next.
+        """Yield the whole batches that hold the ranges, verbatim, in parts of up to a MiB; a part is valid until the
+        next.
 
         Key and headers are ignored; batches are not decoded.
         """
@@ -84,10 +85,10 @@ class PartitionReader:
         while not self.done:
             snapshot = self._log.snapshot()
             if self._selection is None and self._follow and self._question.begins_behind(snapshot):
-                return  # The log has not reached the range yet.
+                return  # the log has not reached the range yet
             before = self._seen
             if self._follow and before is not None and before.epochs.entries and not snapshot.epochs.entries:
-                return  # A broker makes the replica anew, and has not told yet which leaders wrote it.
+                return  # a broker is rebuilding the replica, and its leader epochs are not known yet
             try:
                 selection = self._settle(snapshot)
                 if self._next > snapshot.log_end_offset:  # truncated below where the range begins
@@ -108,7 +109,7 @@ class PartitionReader:
             return
 
     def _settle(self, snapshot: LogSnapshot) -> Selection:
-        """Decides where to continue: the log may have changed at both ends since the last pass."""
+        """Decide where to continue: the log may have changed at both ends since the last pass."""
         before, self._seen = self._seen, snapshot
         if self._selection is None or (self._question.latest_bytes is not None and self._latest is None):
             self._selection = self._question.resolve(snapshot, self._now_ms, follow=self._follow, find_nth=False)
@@ -133,8 +134,8 @@ class PartitionReader:
         return self._selection
 
     def _go_on_after_truncation(self, before: LogSnapshot, snapshot: LogSnapshot, start: int) -> None:
-        """Moves the next offset back to where the log still holds what was read. LogTruncated where that is unknown,
-        and if the reader does not follow the log."""
+        """Move the next offset back to where the log still holds what was read. LogTruncated if that is unknown, or if
+        the reader does not follow the log."""
         kept = lineage.kept_end(before, snapshot, self._next)
         if kept == self._next and self._latest is None:
             return
@@ -148,7 +149,7 @@ class PartitionReader:
             self._note(text)
 
     def _pass_over(self, error: StorageError) -> None:
-        """Reports what a tier does not give; raises any other error."""
+        """Report messages that a tier cannot deliver; raise any other error."""
         if not isinstance(error, TierUnavailable):
             raise error
         self.failed = True
@@ -184,7 +185,7 @@ class PartitionReader:
                 return
 
     def _raw(self, snapshot: LogSnapshot, selection: Selection) -> Iterator[memoryview]:
-        # The plans of the views, so that the bytes are the same as theirs.
+        # The plans of the views, so that the bytes are the same.
         from kafkafs.reading.layout import Run
         from kafkafs.reading.raw import RawPlan, RawTimePlan
 
@@ -212,5 +213,5 @@ class PartitionReader:
 
 
 def _look_again(tp: TopicPartition, _: OffsetRange, why: str) -> None:
-    """The next pass settles what is lost, and what is read instead."""
+    """Ignore a loss: the next pass reports it, and decides where to continue."""
     raise SegmentGone(f"{tp}: {why}")

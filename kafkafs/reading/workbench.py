@@ -30,22 +30,23 @@ _KEPT_BYTES = 8 << 20  # a buffer that a large batch has made larger is not kept
 _KEPT_RECORDS = 1 << 17
 
 Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]
-"""For each row of a table, 1 for a batch that the isolation excludes; None when there is none."""
+"""For each row of a table, 1 for a batch that the isolation excludes; None if it excludes none."""
 
 
 class Basis(Protocol):
-    """What the bytes of a format depend on besides the records (the schemas of decoded values). Thread-safe."""
+    """The data besides the records on which the bytes of a format depend (the schemas of decoded values).
+    Thread-safe."""
 
     @property
     def name(self) -> str:
-        """What tells it from every other basis of this process."""
+        """A name that differs from every other basis of this process."""
 
     def is_outdated(self) -> bool:
-        """Whether the same messages would be shown otherwise now. What is open stays as it is; what is opened next
-        needs another basis."""
+        """Whether the same messages would look different with a new basis. Open files keep this one; files that are
+        opened next need another."""
 
     def lasting_name(self) -> str | None:
-        """What identifies it in later processes too, as of now; None: nothing does."""
+        """A name that later processes can use too, for the present state; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Rendition:
         return self._named("" if self.basis is None else self.basis.name)
 
     def lasting_name(self) -> str | None:
-        """The same in all processes; None: no later process can tell that it has the same rendition."""
+        """A name that is the same in all processes; None if later processes cannot know whether they have this
+        rendition."""
         lasting = "" if self.basis is None else self.basis.lasting_name()
         return None if lasting is None else self._named(lasting)
 
@@ -130,7 +132,7 @@ class Workbench:
             self._largest_bytes = self._largest_count = 0
 
     def note(self, block: RecordBlock) -> None:
-        """Must be called with each decoded block: records how much memory its decoder has taken."""
+        """Record how much memory the decoder of a block has taken. Must be called with each decoded block."""
         self._largest_bytes = max(self._largest_bytes, len(block.buffer))
         self._largest_count = max(self._largest_count, len(block))
 
@@ -143,7 +145,8 @@ _in_use = threading.BoundedSemaphore(_MOST)
 def workbench() -> Iterator[Workbench]:
     """A workbench for the calling thread, which waits while the maximum are in use. Thread-safe: a deque's ends are.
 
-    A thread that has one must not take a second one, nor wait for a thread that may need one: all could wait forever.
+    A thread with a workbench must not take a second one, nor wait for a thread that may need one: all could wait
+    forever.
     """
     with _in_use:
         try:

@@ -38,7 +38,7 @@ class Workers:
     def __init__(self, count: int = 2) -> None:
         # constant after construction
         self.count = count
-        # has its own locking
+        # locks itself
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         # guarded by the lock
         self._lock = threading.Lock()
