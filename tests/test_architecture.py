@@ -75,7 +75,7 @@ PACKAGES = {
         "storage.format", "storage.files", "storage.tier", "storage.log", "storage.latest", "kafkafs.schemas",
         "kafkafs.decoding", "kafkafs.reading",
     ),
-    "kafkafs.replay": ("storage.format", "kafkafs.schemas"),
+    "kafkafs.replay": ("storage.format", "kafkafs.schemas", "kafkafs.decoding"),
     "kafkafs.writing": (
         "storage.format", "storage.config", "storage.files", "storage.append", "storage.directory",
         KAFKAFS_GROUND,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 def count(ctx: click.Context, logdir: Path, tp: str | None, isolation: str, as_json: bool) -> None:
     """Count the messages that a consumer would see.
 
+    Only batch headers are read, so the messages of a damaged batch count too.
+
     TP is a topic, topic/partition or a glob; without it, all of LOGDIR is counted. For one partition one number is
     printed; for several, one line each and the total. With --json, `remote_offsets` has the first and the last offset
     that are in tiered storage alone.
