@@ -102,7 +102,7 @@ class Client:
 
     def alter_topic(self, topic, config):
         """Replace a topic's own settings."""
-        settings = {key: str(value) for key, value in config.items()}
+        settings = {SETTINGS.get(key, key): str(value) for key, value in config.items()}
         altered = [ConfigResource(ConfigResourceType.TOPIC, topic, settings)]
         answers = self._with_admin(lambda admin: admin.alter_configs(altered))
         errors = [resource for answer in answers for resource in answer.resources if resource[0]]
