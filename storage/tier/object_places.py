@@ -27,7 +27,7 @@ from storage.files.disk import RealDisk, replace_file
 from storage.files.opening import open_below
 
 _T = TypeVar("_T")
-_NO_EXTRA: Final = "Install it: pip install 'kafkafs[store]'"
+_NO_EXTRA: Final = "Install it: pip install 'kafkafs[store]', which has s3fs; gcsfs for gs://, adlfs for az://"
 _WAITS_S: Final = (0.3, 1.0, 3.0)  # before these, s3fs, gcsfs and adlfs repeat a request on their own
 _STATUS_AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
 _ERRNO_AGAIN: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, errno.EREMOTEIO})
