@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -25,7 +25,7 @@ from storage.diagnosis.directory_checks import (
     not_a_file,
 )
 from storage.diagnosis.first_retention import check_retention
-from storage.diagnosis.future_logs import check_futures
+from storage.diagnosis.future_logs import check_futures, taken_futures
 from storage.diagnosis.log_loading import check_files, of_recovery
 from storage.diagnosis.partition_checks import check_absent, check_remote, check_topics
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
@@ -39,10 +39,11 @@ from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
+from storage.log.read_only_log import ReadOnlyLog
 from storage.log.scanning import scan_batches
 from storage.log.segments import bytes_from
 from storage.progress import NoProgress, Progress
-from storage.recovery.recovery import RecoveryReport
+from storage.recovery.recovery import RecoveryPlan, RecoveryReport
 from storage.recovery.rehearsal import rehearse
 from storage.types import TopicPartition
 from storage.upkeep.kept_segments import may_be_tiered
@@ -77,6 +78,7 @@ def examine(
     node_id = next((state.meta.node_id for state in dirs if state.meta is not None), None)
     node_id = properties.node_id if properties is not None and properties.node_id is not None else node_id
     offline = set()
+    present = {tp for state in dirs for tp in state.partitions}
     for state in dirs:
         own = [*check_lock(state), *check_checkpoints(state), *check_space(state)]
         own += check_topics(state, metadata, node_id, properties)
@@ -86,11 +88,14 @@ def examine(
         try:
             if state.partitions:
                 own += check_remote(LogDir.open_read_only(state.path), state.partitions, properties)
-            if not quick and state.partitions:
+            if not quick and (state.partitions or state.asides):
                 log_dir = LogDir.open_read_only(
                     state.path, config=None if properties is None else properties.config, clock=clock
                 )
-                own += _damage(state, log_dir, metadata, progress or NoProgress())
+                logs = {tp: state.path / tp.dir_name for tp in state.partitions}
+                taken = taken_futures(state, metadata, node_id)
+                logs |= {tp: path for tp, path in taken if tp not in present}
+                own += _damage(state, logs, log_dir, metadata, progress or NoProgress())
         except OSError as error:
             not_a_file(state.path, error)  # the checks have reported it
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
@@ -150,21 +155,25 @@ def _transactions_offline(state: LogDirState) -> Iterator[Prediction]:
 
 
 def _damage(
-    state: LogDirState, log_dir: LogDir, metadata: ClusterMetadata | None, progress: Progress
+    state: LogDirState,
+    logs: Mapping[TopicPartition, Path],
+    log_dir: LogDir,
+    metadata: ClusterMetadata | None,
+    progress: Progress,
 ) -> Iterator[Prediction]:
-    """The batches that loading the logs will remove, and damage that a broker does not notice."""
+    """The batches that loading these logs will remove, and damage that a broker does not notice."""
     reports: dict[TopicPartition, RecoveryReport] = {}
     if dir_lock.holder(state.path) is None:
         known = DirectoryCheckpoints(RealDisk(), state.path)  # read, never written
-        for tp, outcome in _rehearsed(log_dir, state, known, progress):
+        for tp, outcome in _rehearsed(log_dir, state, logs, known, progress):
             if isinstance(outcome, RecoveryReport):
                 reports[tp] = outcome
-                removed = list(of_recovery(outcome, state.path / tp.dir_name, known.of(tp), clean=state.clean))
+                removed = list(of_recovery(outcome, logs[tp], known.of(tp), clean=state.clean))
                 yield from removed
-                yield from _retention(log_dir, metadata, outcome, are_cut=bool(removed) and not state.clean)
+                yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
             else:
                 yield Prediction(
-                    "unreadable", Reaction.OFFLINE, state.path / tp.dir_name, str(outcome),
+                    "unreadable", Reaction.OFFLINE, logs[tp], str(outcome),
                     "takes the directory offline", "", tp,
                 )  # fmt: skip
     by_dir = {state.path / tp.dir_name: tp for tp in state.partitions}
@@ -180,13 +189,17 @@ def _damage(
 
 
 def _retention(
-    log_dir: LogDir, metadata: ClusterMetadata | None, report: RecoveryReport, *, are_cut: bool
+    log_dir: LogDir, directory: Path, metadata: ClusterMetadata | None, report: RecoveryReport, *, are_cut: bool
 ) -> Iterator[Prediction]:
     """Segments that retention removes from the part of a log that recovery leaves."""
     topic = None if metadata is None else metadata.topics.get(report.tp.topic)
     if topic is not None:
         config, _ = read_overrides(log_dir.broker_config().topic_defaults, topic.configs)
-        snapshot = log_dir.log(report.tp).snapshot()
+        snapshot = (
+            log_dir.log(report.tp)
+            if directory.name == report.tp.dir_name
+            else ReadOnlyLog(report.tp, directory, lambda: report.log_start_offset)
+        ).snapshot()
         if are_cut:
             kept = tuple(segment for segment in snapshot.segments if segment.base_offset not in report.removed_segments)
             last = kept[-1].size if kept and kept != snapshot.segments else snapshot.active_end
@@ -204,12 +217,19 @@ def _retention(
 
 
 def _rehearsed(
-    log_dir: LogDir, state: LogDirState, known: DirectoryCheckpoints, progress: Progress
+    log_dir: LogDir,
+    state: LogDirState,
+    logs: Mapping[TopicPartition, Path],
+    known: DirectoryCheckpoints,
+    progress: Progress,
 ) -> Iterator[tuple[TopicPartition, RecoveryReport | Exception]]:
     """Each partition's recovery as the broker will do it, on copies of the small files."""
-    for tp in state.partitions:
-        info = log_dir.topic_info(tp.topic)
-        plan = recovery_plan(log_dir, known, tp, info, clean=state.clean)
+    for tp, directory in logs.items():
+        if directory.name == tp.dir_name:
+            plan = recovery_plan(log_dir, known, tp, log_dir.topic_info(tp.topic), clean=state.clean)
+        else:
+            offsets, config = known.of(tp), log_dir.broker_config().topic_defaults
+            plan = RecoveryPlan(tp, directory, config, state.clean, offsets.recovery_point or 0, offsets.log_start)
         try:
             yield tp, rehearse(plan, clock=log_dir.clock, progress=progress)
         except (StorageError, OSError) as error:

@@ -13,7 +13,7 @@ from storage.diagnosis.directory_checks import LogDirState
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import StorageError
 from storage.files import names, partition_metadata
-from storage.files.metadata_replay import ClusterMetadata
+from storage.files.metadata_replay import ClusterMetadata, PartitionMetadata
 from storage.files.names import DirKind, FileKind
 from storage.log import tail
 from storage.log.segment import Segment
@@ -40,7 +40,7 @@ def check_futures(
             topic = topics.get(topic_id or "")
             topic = topic if topic is not None and topic.name == tp.topic else None
             known = None if topic is None else topic.partitions.get(tp.partition)
-            if known is None or topic is None or (node_id is not None and node_id not in known.replicas):
+            if known is None or (node_id is not None and node_id not in known.replicas):
                 what = f"a log that was being moved here, with the topic id {topic_id}, which the metadata do not have"
                 what += " for this partition on this node"
                 is_only = tp not in current
@@ -55,11 +55,25 @@ def check_futures(
                     "does not start: Duplicate log directories found", _MOVE, tp,
                 )  # fmt: skip
             seen.setdefault(tp, path)
-            placed = dict(zip(known.replicas, known.directories, strict=False)).get(-1 if node_id is None else node_id)
-            is_place = (
-                state.meta is not None and state.meta.directory_id is not None and placed == state.meta.directory_id
-            )
-            yield _moved(tp, path, current.get(tp), is_place=is_place)
+            yield _moved(tp, path, current.get(tp), is_place=_is_place(state, known, node_id))
+
+
+def taken_futures(
+    state: LogDirState, metadata: ClusterMetadata | None, node_id: int | None
+) -> Iterator[tuple[TopicPartition, Path]]:
+    """The logs that were being moved to this directory and that a broker takes for partitions."""
+    topics = {} if metadata is None else metadata.topics
+    for kind, tp, path in state.asides:
+        topic = topics.get(tp.topic)
+        known = None if topic is None or topic.topic_id != _topic_id(path) else topic.partitions.get(tp.partition)
+        if kind is DirKind.FUTURE and known is not None and _is_place(state, known, node_id):
+            yield tp, path
+
+
+def _is_place(state: LogDirState, known: PartitionMetadata, node_id: int | None) -> bool:
+    """Whether the metadata place a partition in this directory."""
+    placed = dict(zip(known.replicas, known.directories, strict=False)).get(-1 if node_id is None else node_id)
+    return state.meta is not None and state.meta.directory_id is not None and placed == state.meta.directory_id
 
 
 def _moved(tp: TopicPartition, path: Path, current: Path | None, *, is_place: bool) -> Prediction:

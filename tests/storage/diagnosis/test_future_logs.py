@@ -9,6 +9,7 @@ from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Reaction
 from tests.support.builders import build_log_dir, many, topic_id
 from tests.support.commands import run
+from tests.support.damaged_bytes import flip
 
 FUTURE = f"t-0.{'a' * 32}-future"
 OTHER_ID = "AAAAAAAAAAAAAAAAAAAAZQ"
@@ -45,6 +46,17 @@ def test_it_takes_the_place_where_the_metadata_place_it(dirs):
     found, names = said(dirs)
     assert names == {("being-moved", Reaction.IGNORES)}
     assert found.is_well
+
+
+def test_it_is_examined_as_the_partition_that_it_becomes(dirs):
+    """What is damaged in it is cut off by recovery."""
+    log = moved(dirs) / f"{0:020}.log"
+    flip(log, log.stat().st_size - 10)
+    for state in dirs:
+        (state / ".kafka_cleanshutdown").unlink()
+    found, names = said(dirs)
+    assert ("damage", Reaction.CUTS) in names
+    assert not found.is_well
 
 
 def test_beside_the_partition_it_keeps_the_broker_from_starting(dirs):
