@@ -116,10 +116,8 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
             _print_head(facts)
         # The bar has been removed before its topic's partitions are printed.
         with progress_bar() as progress:
-            partitions = log_dir.partitions(topic)
-            facts["partitions"] = [
-                _partition(log_dir, TopicPartition(topic, number), progress) for number in partitions
-            ]
+            tps = [TopicPartition(topic, number) for number in log_dir.partitions(topic)]
+            facts["partitions"] = [_partition(log_dir, tp, progress) for tp in tps]
         if not as_json:
             _print_partitions(facts)
         described.append(facts)
@@ -131,7 +129,7 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
 
 
 def _topic(log_dir: LogDir, topic: str) -> dict[str, Any]:
-    """The topic's description, without reading its partitions."""
+    """A topic's facts that need no look into its partitions; "partitions" has their numbers."""
     info: TopicInfo = log_dir.topic_info(topic)
     return {
         "topic": topic,

@@ -10,6 +10,7 @@ from kafkafs.schemas.steady_schemas import SteadySchemas
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
+from tests.support.live_log import LiveLog
 from tests.support.reference_views import content, read_all, tree_of
 from tests.support.schema_logs import (
     LONG,
@@ -81,6 +82,25 @@ def test_a_schema_that_appears_later(cluster):
     before.close()
     after.close()
     assert values(content(tree, PATH)) == ["a", "b", "c"]
+
+
+def test_a_large_view_is_open_at_once_and_keeps_its_schemas(tmp_path):
+    schemas, live = GrowingLog(tmp_path / "log", "_schemas-0"), LiveLog(tmp_path / "log")
+    schemas.append([schema_record("other", 1, 99)])
+    texts = [f"{number:060}" for number in range(3000)]
+    for first in range(0, 3000, 500):
+        live.append(*(framed(1, avro_string(text)) for text in texts[first : first + 500]), batch=10)
+        live.roll()
+    tree = tree_of(tmp_path / "log", exact_below=16 << 10)
+    handle, front = tree.lookup(PATH).open(), tree.lookup(PATH).open()
+    exact = content(tree_of(tmp_path / "log", exact_below=None), PATH)
+    size = handle.size
+    assert size != len(exact)
+    assert (handle.read(0, 100), handle.read(size - 100, 100)) == (exact[:100], exact[-100:])
+    schemas.append([schema_record("t-value", 1, 1, STRING)])
+    assert read_all(front) == exact
+    assert values(exact) != texts
+    assert values(content(tree, PATH)) == texts
 
 
 @pytest.mark.parametrize("place", ["t/0", "t"])
