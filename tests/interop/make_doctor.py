@@ -17,6 +17,7 @@ from tests.support.waiting import wait_for
 PARTITIONS = 14
 CONFIG = {
     "log.flush.offset.checkpoint.interval.ms": "3600000",  # so that kill -9 leaves recovery points of 0
+    "replica.high.watermark.checkpoint.interval.ms": "3600000",  # and, however slow it was, no high watermarks
     "log.index.size.max.bytes": "4096",  # kill -9 leaves indexes of full size
 }
 
