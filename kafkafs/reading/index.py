@@ -262,7 +262,7 @@ class BlockIndex:
     # What is held and kept
 
     def forget(self, segment: Segment) -> None:
-        """Drops what is known of a segment, in memory and on disk, so that new layouts do not use it."""
+        """Drops what is known of a segment, so that new layouts do not use it, and does not ask the disk again."""
         with self._lock:
             entry = self._entries.pop(segment, None)
             if entry is not None:
