@@ -68,15 +68,16 @@ class AvroColumn:
             if not decoded.rows:
                 room.grow()
                 continue
-            values, failed = self._values(room.texts[:end], decoded.texts[1, : decoded.rows] >= 0)
+            has_text = decoded.texts[1, : decoded.rows] >= 0
+            values, failed = self._values(room.texts[:end], has_text)
             parts.append(values)
             ids[row : row + decoded.rows] = decoded.ids[: decoded.rows]
-            errors.update((row + at, error) for at, error in decoded.errors.items())
+            for at in np.flatnonzero(~has_text & (lengths[row : row + decoded.rows] >= 0)).tolist():
+                errors[row + at] = decoded.errors.get(at, "it is not in the wire format")
             for at, why in failed.items():
-                errors[row + at] = f"schema {decoded.ids[at]} does not fit the data: {why}"
+                name = "the schema" if decoded.ids[at] < 0 else f"schema {decoded.ids[at]}"
+                errors[row + at] = f"{name} does not fit the data: {why}"
             row += decoded.rows
-        for at in np.flatnonzero((ids < 0) & (lengths >= 0)).tolist():
-            errors.setdefault(at, "it is not in the wire format")
         if len(room.texts) > _MOST_KEPT:
             self._room = Room(_ROOM)
         return pa.concat_arrays([pa.nulls(0, self.type), *parts]), ids, errors

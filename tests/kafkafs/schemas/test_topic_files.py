@@ -112,6 +112,7 @@ def test_every_reader_decodes_by_a_file(places):
     assert [message.decoded for message in log["avro"].messages(offsets=(5, 8))] == expected[5:8]
     table = log["avro"].scan(decode=True).to_arrow()
     assert table["value"].to_pylist() == ORDERS
+    assert table["decode_error"].null_count == table["value_bytes"].null_count == len(ORDERS)
     log_dir = LogDir.open_read_only(logs)
     tree = Tree(log_dir, schemas=schemas_of(log_dir, schema_places([named])))
     view = content(tree, "/avro/0/messages.decoded.jsonl")
@@ -125,7 +126,9 @@ def test_protobuf_by_text_and_by_descriptor_set(places):
         assert [line["value"] for line in printed] == [SHOWN, None, {}]
         assert not any("error" in line for line in printed)
     log = kafkafs.open(places / "logs", schemas=f"proto={places / 'order.proto'}:shop.Order")
-    values = log["proto"].scan(decode=True).to_arrow()["value"].to_pylist()
+    table = log["proto"].scan(decode=True).to_arrow()
+    assert table["decode_error"].null_count == table.num_rows
+    values = table["value"].to_pylist()
     assert values[0]["lines"] == [{"item": 7}]
     assert values[1] is None
     only = descriptor_set(places, "money.desc", "common/money.proto")
