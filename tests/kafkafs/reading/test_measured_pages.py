@@ -11,7 +11,7 @@ from tests.support.reference_views import content, tree_of
 
 PATH = "/t/0/messages.txt"
 SEGMENTS, SEGMENT_BYTES = 3, 12 << 20
-LITTLE = 2 << 20  # what a reader of a few bytes has rendered, and pages that straddle what is dropped
+LITTLE = 5 << 20  # what a reader of a few bytes has rendered, and pages that are in use when they are to be dropped
 
 
 @pytest.fixture
