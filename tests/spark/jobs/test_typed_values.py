@@ -15,6 +15,7 @@ from kafkafs.cli import main
 from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
+from kafkafs.schemas.places import OWN_SCHEMAS
 from kafkafs.schemas.registry import AVRO, Registry, Schema
 from kafkafs.spark.jobs.commits import ExportForm, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
@@ -70,7 +71,7 @@ def a_log(path, values, *schemas):
 def typed(path, values):
     columns = [pa.array(values, pa.binary()), pa.nulls(len(values), HEADERS)]
     batch = pa.RecordBatch.from_arrays(columns, names=["value", "headers"])
-    return TypedValues(typed_form((path,), None, [TP], None))(batch).to_pylist()
+    return TypedValues(typed_form((path,), OWN_SCHEMAS, [TP], None))(batch).to_pylist()
 
 
 def test_versions_are_read_as_the_newest(tmp_path):
@@ -134,7 +135,7 @@ def test_a_column_of_nothing_is_a_column_of_texts(tmp_path):
     value = {"nothing": None, "list": [None, None], "map": {"a": None}}
     log = a_log(tmp_path, [encoded(1, schema, value)], schema)
     kinds = {"nothing": pa.string(), "list": pa.list_(pa.string()), "map": pa.map_(pa.string(), pa.string())}
-    read = TypedValues(typed_form((log,), None, [TP], None))
+    read = TypedValues(typed_form((log,), OWN_SCHEMAS, [TP], None))
     assert read.type == pa.struct(list(kinds.items()))
     assert [row["value"] for row in typed(log, [encoded(1, schema, value)])] == [value | {"map": [("a", None)]}]
 
@@ -175,7 +176,7 @@ def test_schemas_that_would_be_too_large(tmp_path):
         kinds = record_schema(("a", kinds), ("b", other), a=default, b=default) | {"name": f"L{level}"}
     path = a_log(tmp_path / "columns", [None], record_schema(("x", kinds)))
     with pytest.raises(InvalidConfig, match="it has more than 20000 columns"):
-        typed_form((path,), None, [TP], None)
+        typed_form((path,), OWN_SCHEMAS, [TP], None)
     new = record_schema(("i", "int"), ("x", ["int", "string", kinds]), x={})
     path = a_log(tmp_path / "default", [None], record_schema(("i", "int")), new)
     (row,) = typed(path, [framed(1, b"\x02")])
@@ -193,13 +194,13 @@ def test_a_schema_that_is_no_columns(tmp_path):
         path = tmp_path / str(number)
         build_log_dir(path, {"_schemas": [[schema_record("t-value", 1, 1, text)]], "t": [[b"v"]], "u": [[]]})
         with pytest.raises(InvalidConfig, match="the values of t cannot be columns: schema 1: "):
-            typed_form((path,), None, [TP], None)
+            typed_form((path,), OWN_SCHEMAS, [TP], None)
     with pytest.raises(InvalidConfig, match="the subject u-value has no schema"):
-        typed_form((tmp_path / "0",), None, [TopicPartition("u", 0)], None)
+        typed_form((tmp_path / "0",), OWN_SCHEMAS, [TopicPartition("u", 0)], None)
     with pytest.raises(InvalidConfig, match="expected one topic, found t, u"):
-        typed_form((tmp_path / "0",), None, [TP, TopicPartition("u", 0)], None)
-    with pytest.raises(InvalidConfig, match="the schema 5, as which this directory's files have their values"):
-        typed_form((tmp_path / "0",), None, [TP], 5)
+        typed_form((tmp_path / "0",), OWN_SCHEMAS, [TP, TopicPartition("u", 0)], None)
+    with pytest.raises(InvalidConfig, match="the schema 5, which this directory's files use for their values"):
+        typed_form((tmp_path / "0",), OWN_SCHEMAS, [TP], 5)
 
 
 def test_export(spark, tmp_path):
