@@ -1,6 +1,6 @@
 """Plain English: the worst patterns in documents, help, docstrings, comments and names of variables.
 
-A pattern is listed once, below. `UNREVISED` lists the packages that have not been revised; it should become empty.
+A pattern is listed once, below.
 """
 
 import ast
@@ -23,20 +23,10 @@ TOLD = re.compile(r"\btold\b")
 # A variable is named for what it holds. `found` beside `expected` is what an error has found.
 VARIABLES = {"found", "one", "told", "wanted", "made", "there", "here"}
 
-UNREVISED = {"kafkafs/reading"}
-
-
 @cache
 def modules():
-    return list(product())
-
-
-def revised():
-    """The path below the repository, source and tree of the modules that are not in the list."""
-    for path, source, tree in modules():
-        name = path.relative_to(ROOT)
-        if not any(name.is_relative_to(package) for package in UNREVISED):
-            yield name, source, tree
+    """The path below the repository, source and tree of each module."""
+    return [(path.relative_to(ROOT), source, tree) for path, source, tree in product()]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
@@ -48,7 +38,7 @@ def test_an_errno_is_no_adjective_in_documents(document):
 
 def test_docstrings_and_comments():
     wrong = []
-    for name, source, tree in revised():
+    for name, source, tree in modules():
         for text in comments(source, tree):
             if BEGINNINGS.match(text):
                 wrong.append(f"{name}: begins with {text[:60]!r}")
@@ -77,14 +67,10 @@ def reports_an_error(function):
 def test_variables_are_named_for_what_they_hold():
     wrong = [
         f"{name}:{function.lineno}: {variable} in {function.name}"
-        for name, _, tree in revised()
+        for name, _, tree in modules()
         for function in ast.walk(tree)
         if isinstance(function, ast.FunctionDef)
         for variable in sorted(VARIABLES.intersection(bound_names(function)))
         if variable != "found" or not reports_an_error(function)
     ]
     assert not wrong, "\n".join(wrong)
-
-
-def test_the_list_of_unrevised_packages_names_packages():
-    assert all((ROOT / package).is_dir() for package in UNREVISED)

@@ -264,7 +264,7 @@ class Scan:
                 on_loss=self._on_loss,
                 on_damage=self._on_damage,
                 isolation=self._source.isolation,
-                wanted=part.record_filter,
+                record_filter=part.record_filter,
                 latest=part.latest,
             ):
                 self._progress.add(_file_bytes(block))

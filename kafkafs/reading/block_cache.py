@@ -55,7 +55,7 @@ class PathPages:
         """
         with self._lock:
             self._check_locked(size)
-            if not sealed or any(one.content != content for one in self._buffered):
+            if not sealed or any(buffered.content != content for buffered in self._buffered):
                 return True, False
             keep = self._filled_with is not None and self._filled_with == content
             self._filled_with = content
@@ -74,7 +74,7 @@ class PathPages:
                 self._check_locked(size)
 
     def _check_locked(self, size: int) -> None:
-        largest = max((one.size for one in self._buffered), default=0)
+        largest = max((buffered.size for buffered in self._buffered), default=0)
         if size < largest:
             raise SegmentGone(
                 "the log was truncated or compacted, or its topic made again, while this file was open",
@@ -280,7 +280,7 @@ class BlockCache:
                 self._used_bytes += capacity
                 return Buffer(capacity)
 
-    def _shrink_locked(self, wanted: int | None = None) -> bool:
+    def _shrink_locked(self, capacity: int | None = None) -> bool:
         """Frees a buffer of the wanted capacity, or returns memory to the system; False if nothing can be freed."""
         for capacity, buffers in self._free.items():
             if buffers:
@@ -290,8 +290,8 @@ class BlockCache:
         for block in self._blocks.values():
             if block.pins == 0:
                 self._remove_locked(block)
-                if block.buffer.capacity == wanted:
-                    self._free.setdefault(wanted, []).append(block.buffer)
+                if block.buffer.capacity == capacity:
+                    self._free.setdefault(capacity, []).append(block.buffer)
                 else:
                     self._used_bytes -= block.buffer.capacity
                 return True

@@ -90,8 +90,8 @@ def rows_with_key(
     """
     count: cython.Py_ssize_t = len(starts)
     size: cython.longlong = len(buffer)
-    wanted: cython.longlong = len(key)
-    found: cython.Py_ssize_t = 0
+    key_length: cython.longlong = len(key)
+    matches: cython.Py_ssize_t = 0
     row: cython.Py_ssize_t
     start: cython.longlong
     index: cython.longlong
@@ -102,22 +102,22 @@ def rows_with_key(
         raise IndexError("fewer lengths or rows than keys")
     with cython.nogil:
         for row in range(count):
-            if lengths[row] != wanted:
+            if lengths[row] != key_length:
                 continue
             start = starts[row]
-            if start < 0 or wanted > size or start > size - wanted:
+            if start < 0 or key_length > size or start > size - key_length:
                 bad = True
                 break
             index = 0
             # From the end: keys that begin alike are more common than keys that end alike.
-            while index < wanted and buffer[start + wanted - 1 - index] == key[wanted - 1 - index]:
+            while index < key_length and buffer[start + key_length - 1 - index] == key[key_length - 1 - index]:
                 index += 1
-            if index == wanted:
-                rows[found] = row
-                found += 1
+            if index == key_length:
+                rows[matches] = row
+                matches += 1
     if bad:
         raise ValueError("a key lies outside the buffer")
-    return found
+    return matches
 
 
 @cython.cfunc
@@ -339,7 +339,7 @@ def _different(
     index: cython.Py_ssize_t
     place: cython.ulonglong
     bit: cython.ulonglong
-    found: cython.longlong = 0
+    unset_bits: cython.longlong = 0
     share: cython.double
     result: cython.longlong
     while bits < 8 * count:
@@ -351,9 +351,9 @@ def _different(
         place = hashes[index] >> shift
         bit = cython.cast(cython.ulonglong, 1) << (place & 63)
         place >>= 6
-        found += (sketch[place] & bit) == 0
+        unset_bits += (sketch[place] & bit) == 0
         sketch[place] |= bit
-    share = cython.cast(cython.double, found) / cython.cast(cython.double, bits)
+    share = cython.cast(cython.double, unset_bits) / cython.cast(cython.double, bits)
     # -bits * ln(1 - share), as a series: the share is below an eighth.
     share = share * (1.0 + share * (1.0 / 2 + share * (1.0 / 3 + share * (1.0 / 4 + share / 5))))
     result = cython.cast(cython.longlong, share * bits + 0.5) if cython.compiled else int(share * bits + 0.5)
@@ -429,7 +429,7 @@ def collect(
     key_lengths: cython.const[cython.longlong][::1],
     value_lengths: cython.const[cython.longlong][::1],
     sizes: cython.const[cython.longlong][::1],
-    wanted: cython.const[cython.uchar][::1],
+    mask: cython.const[cython.uchar][::1],
     hidden: cython.const[cython.uchar][::1],
     hashes: cython.const[cython.ulonglong][::1],
     known: cython.const[cython.longlong][::1],
@@ -448,7 +448,7 @@ def collect(
     many bytes of the file, records and decoded bytes, or a batch alone.
 
     By record: `batch`, its row, ascending; its timestamp; its lengths, or empty where nothing is compressed; `sizes`,
-    rendered, or empty; `wanted`, 0 to leave the record out, or empty; `hashes` of its key, 0 for none, or empty. By row
+    rendered, or empty; `mask`, 0 to leave the record out, or empty; `hashes` of its key, 0 for none, or empty. By row
     of the table: `hidden`, 1 for a batch that renders to nothing, or empty. `state`, `pending` (hashes), `blocks` and
     `words` are the collector's; `sketch` is for the kernel: at least a word for every four hashes. IndexError when
     there is too little room, or for a record of a batch that is not in the rows: the state is then of no more use.
@@ -458,7 +458,7 @@ def collect(
     room: cython.longlong = len(pending)
     is_weighed: cython.bint = len(value_lengths) > 0
     is_sized: cython.bint = len(sizes) > 0
-    is_masked: cython.bint = len(wanted) > 0
+    is_masked: cython.bint = len(mask) > 0
     is_hashed: cython.bint = len(hashes) > 0
     row: cython.Py_ssize_t
     record: cython.Py_ssize_t = 0
@@ -479,14 +479,14 @@ def collect(
     if not cython.compiled:
         table, batch, timestamps, sizes = (memoryview(each) for each in (table, batch, timestamps, sizes))
         key_lengths, value_lengths = memoryview(key_lengths), memoryview(value_lengths)
-        wanted, hidden, hashes, known = (memoryview(each) for each in (wanted, hidden, hashes, known))
+        mask, hidden, hashes, known = (memoryview(each) for each in (mask, hidden, hashes, known))
         state, pending, sketch = (memoryview(each) for each in (state, pending, sketch))
         blocks, words = memoryview(blocks), memoryview(words)
     if len(state) < _STATE_CELLS or blocks.shape[1] < _BLOCK_FIELDS:
         raise IndexError("cells or fields are missing")
     if len(timestamps) < count or (is_weighed and (len(key_lengths) < count or len(value_lengths) < count)):
         raise IndexError("fewer timestamps or lengths than records")
-    if (is_sized and len(sizes) < count) or (is_masked and len(wanted) < count) or (is_hashed and len(hashes) < count):
+    if (is_sized and len(sizes) < count) or (is_masked and len(mask) < count) or (is_hashed and len(hashes) < count):
         raise IndexError("fewer sizes, marks or hashes than records")
     if first < 0 or last > table.shape[1] or table.shape[0] <= _TABLE_CRC:
         raise IndexError("rows outside of the table")
@@ -517,7 +517,7 @@ def collect(
                         before = value
                 if is_weighed:
                     decoded += max(0, key_lengths[record]) + max(0, value_lengths[record])
-                if not is_masked or wanted[record] != 0:
+                if not is_masked or mask[record] != 0:
                     if is_sized:
                         size += sizes[record]
                     records += 1

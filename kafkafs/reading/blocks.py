@@ -50,7 +50,7 @@ NO_FILTER: Final = -1  # `words` of a block that may hold any key
 
 
 class FoundBlocks(NamedTuple):
-    """What a pass has found between two positions: a row for each block or part of one, in order, with its rendered
+    """The result of a pass between two positions: a row for each block or part of one, in order, with its rendered
     size; the words of their filters, one after the other; the names of the keys, None if they are too many or nobody
     has asked."""
 
@@ -141,7 +141,7 @@ class BlockTable:
         return BlockTable(columns, self.words[: int(words.max(initial=0))], self.names, self.secret)
 
     def compact(self) -> BlockTable:
-        """The same with the filters in the order of their blocks, and no words but theirs."""
+        """This table with the filters in the order of their blocks, and no words but theirs."""
         columns = self.columns.copy()
         sizes = np.maximum(columns[WORDS], 0)
         columns[FIRST] = np.cumsum(sizes) - sizes
@@ -219,7 +219,7 @@ class BlockTable:
         return BlockTable(merged, words, names, self.secret), of
 
     def _check(self, rows: Int64s, places: Int64s) -> None:
-        """What is known already must still be there, and as damaged as it was."""
+        """SegmentGone unless the blocks that are known are still there, and as damaged as they were."""
         columns = self.columns[:, places]
         begins = rows[:, POSITION] == columns[POSITION]
         other = begins & ((rows[:, BASE_OFFSET] != columns[BASE_OFFSET]) | (rows[:, CRC] != columns[CRC]))

@@ -57,12 +57,12 @@ class BlockCollector:
         last: int,
         block: RecordBlock,
         sizes: Int64s = NOTHING,
-        wanted: npt.NDArray[np.bool_] | None = None,
+        mask: npt.NDArray[np.bool_] | None = None,
         hidden: npt.NDArray[np.uint8] | None = None,
         hashes: UInt64s | None = None,
     ) -> None:
         """Adds the batches in rows [first, last) of a table, decoded in `block`. By record: `sizes`, rendered, if that
-        is asked for; which are `wanted`. By batch: which are `hidden`, and render to nothing.
+        is asked for; whether it is wanted (`mask`). By batch: which are `hidden`, and render to nothing.
 
         `hashes`: where keys are collected, as many as there are records, to be overwritten: new memory would take a
         fifth as long as everything else here.
@@ -82,7 +82,7 @@ class BlockCollector:
             block.key_length if is_compressed else NOTHING,
             block.value_length if is_compressed else NOTHING,
             sizes,
-            _ALL if wanted is None else wanted.view(np.uint8),
+            _ALL if mask is None else mask.view(np.uint8),
             _ALL if hidden is None else np.ascontiguousarray(hidden, np.uint8),
             _NO_HASHES if hashes is None else hashes,
             self._edges,

@@ -43,7 +43,7 @@ from storage.types import Isolation
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """What is measured or rendered: a segment's messages in a format, without those that isolation or filter
+    """A task of measuring or rendering: a segment's messages in a format, without those that isolation or filter
     exclude."""
 
     snapshot: LogSnapshot
@@ -104,13 +104,13 @@ class BlockPass:
             bench.note(block)
             damage = block.damage
             last = block.next_row if damage is None else damage.row
-            sizes, wanted = NOTHING, None
+            sizes, mask = NOTHING, None
             if task is not None and len(block):
                 sizes = bench.sizes(len(block))
                 task.format.measure(block, sizes)
-                wanted = None if task.filter is None else task.filter.mask(block)
+                mask = None if task.filter is None else task.filter.mask(block)
             hashes = None if self.secret is None else bench.hashes(len(block))
-            collector.add(table, row, last, block, sizes, wanted, skip, hashes)
+            collector.add(table, row, last, block, sizes, mask, skip, hashes)
             row = last
             if damage is not None:
                 size = 0 if task is None else shown_size(bench, task, window, row)
@@ -180,14 +180,17 @@ def epoch_of(snapshot: LogSnapshot, rendition: Rendition) -> int:
 
 
 def _task(
-    snapshot: LogSnapshot, segment: Segment, rendition: Rendition, wanted: MessageFilter | None
+    snapshot: LogSnapshot, segment: Segment, rendition: Rendition, record_filter: MessageFilter | None
 ) -> tuple[SegmentTask, AbortedTransactions | None]:
-    """What to measure or render of a segment, as the log is in `snapshot`; None for a reader of all messages."""
+    """The task for a segment, as the log is in `snapshot`, and the aborted transactions; None for a reader of all
+    messages."""
     if rendition.isolation is not Isolation.READ_COMMITTED:
-        return SegmentTask(snapshot, segment, rendition.format, None if wanted is None else wanted.skips, wanted), None
+        return SegmentTask(
+            snapshot, segment, rendition.format, None if record_filter is None else record_filter.skips, record_filter
+        ), None
     # Taken now: when a piece is rendered, segments of this snapshot may be gone.
     aborted = AbortedTransactions(snapshot, segment, last_stable_offset(snapshot))
-    return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, wanted), aborted
+    return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, record_filter), aborted
 
 
 class SegmentBlocks:
@@ -209,8 +212,10 @@ class SegmentBlocks:
         """Adds the blocks between two positions, with the filters of their keys if `keys`. SegmentGone."""
         table = self.table
         secret = table.secret if keys else None
-        found, _ = BlockPass(snapshot, segment, table.edges(start), secret, None).run(start, end, workers, on_bytes)
-        self.table, _ = table.merged(found)
+        found_blocks, _ = BlockPass(snapshot, segment, table.edges(start), secret, None).run(
+            start, end, workers, on_bytes
+        )
+        self.table, _ = table.merged(found_blocks)
 
 
 class Extent:
@@ -220,7 +225,7 @@ class Extent:
         self,
         segment: Segment,
         rendition: Rendition,
-        wanted: MessageFilter | None,
+        record_filter: MessageFilter | None,
         start: int,
         blocks: SegmentBlocks | None = None,
         known: Pieces | None = None,
@@ -229,7 +234,7 @@ class Extent:
         """`blocks`: of the segment, for an extent that has all its messages."""
         # constant after construction
         self.segment = segment
-        self.wanted = wanted
+        self.record_filter = record_filter
         self.number = next(_numbers)
         self.rendition = rendition
         self.is_whole = blocks is not None
@@ -252,15 +257,15 @@ class Extent:
         if end <= self.pieces.file_end and self._task is not None:
             return
         with self._blocks.lock:
-            task, aborted = _task(snapshot, self.segment, self.rendition, self.wanted)
+            task, aborted = _task(snapshot, self.segment, self.rendition, self.record_filter)
             if end > self.pieces.file_end:
                 changed_ns, size = self.segment.changed_ns(), self.segment.size
                 start, table = self.pieces.file_end, self._blocks.table
                 secret = table.secret if keys and table.unfiltered(start, end) else None
                 a_pass = BlockPass(snapshot, self.segment, table.edges(start), secret, task)
-                found, reached = a_pass.run(start, end, workers, on_bytes)
-                table, of = table.merged(found)
-                pieces = self.pieces.extended(table, of, found.rows, reached, partial(_split, task))
+                found_blocks, reached = a_pass.run(start, end, workers, on_bytes)
+                table, of = table.merged(found_blocks)
+                pieces = self.pieces.extended(table, of, found_blocks.rows, reached, partial(_split, task))
                 if aborted is not None:
                     self.decider = _later_of(self.decider, aborted.decider)
                 self._measured = changed_ns, size
@@ -289,7 +294,7 @@ class Extent:
 
     @property
     def task(self) -> SegmentTask:
-        """What the last `extend` has measured with."""
+        """The task of the last `extend`."""
         assert self._task is not None, "an extent is extended before it is read"
         return self._task
 
@@ -303,7 +308,7 @@ class Extent:
         return (self.number, piece.position, piece.file_end, piece.skip)
 
 
-def _later_of(one: DecidingMarker | None, other: DecidingMarker | None) -> DecidingMarker | None:
-    if one is None or other is None:
-        return one or other
-    return one if one.offset > other.offset else other
+def _later_of(first: DecidingMarker | None, second: DecidingMarker | None) -> DecidingMarker | None:
+    if first is None or second is None:
+        return first or second
+    return first if first.offset > second.offset else second

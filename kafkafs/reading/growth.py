@@ -108,7 +108,8 @@ class Growth:
         self._step = 0 if exact_below is None else min(max(exact_below // 4, _LEAST_STEP), _FIRST_STEP)
 
     def begin(self, snapshot: LogSnapshot, now_ms: int) -> Shown:
-        """What a file opened now shows. OffsetOutOfRange; SegmentGone and Raced: try again with a newer snapshot."""
+        """The state of a view that is opened now. OffsetOutOfRange; SegmentGone and Raced: try again with a newer
+        snapshot."""
         selection = self._question.resolve(snapshot, now_ms)
         start = selection.start_offset
         layout = Layout.of(Cursor(start), (), NO_TIMESTAMP, complete=False)
@@ -116,8 +117,8 @@ class Growth:
         return self._begun_at_ends(shown) if self._is_large(shown) else self._grown(shown, snapshot)
 
     def follow(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
-        """What a file shows now to a reader that has had it open since it showed `shown`. LogTruncated; SegmentGone and
-        Raced as in `begin`."""
+        """The state of a view now, to a reader that has had it open since it showed `shown`. LogTruncated; SegmentGone
+        and Raced as in `begin`."""
         if snapshot is shown.snapshot:
             return shown
         if snapshot.generation != shown.snapshot.generation:
@@ -210,7 +211,7 @@ class Growth:
         times = shown.selection.time_range
         if times is None or times.end_ms is None:
             return end
-        with suppress(StorageError):  # damage: whoever reads it is told
+        with suppress(StorageError):  # damage: reading reports it
             return min(end, start_of_time(shown.snapshot, times.end_ms))
         return end
 

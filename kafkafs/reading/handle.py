@@ -42,7 +42,8 @@ class Handle(Protocol):
         `direct_io`, otherwise the error."""
 
     def read_into(self, address: int, offset: int, size: int) -> int:
-        """The same into memory at `address`, which has room for `size` bytes. Returns how many were written."""
+        """Reads as `read` does, into memory at `address`, which has room for `size` bytes. Returns how many were
+        written."""
 
     def close(self) -> None:
         """Ends the use of the handle; a second call does nothing."""
@@ -77,7 +78,7 @@ class HasHoles(Protocol):
 
 
 class CopyingHandle:
-    """What handles have in common whose fast way is `read_into`."""
+    """A handle whose fast way is `read_into`."""
 
     def read(self: Handle, offset: int, size: int) -> bytes:
         # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
@@ -95,15 +96,15 @@ def read_parts(address: int, offset: int, end: int, part_at: Callable[[int], tup
     position = offset
     while position < end:
         part, place, part_end = part_at(position)
-        wanted = min(end, part_end) - position
+        needed = min(end, part_end) - position
         try:
-            count = part.read_into(address + position - offset, place, wanted)
+            count = part.read_into(address + position - offset, place, needed)
         except Exception:
             if position == offset:
                 raise
             break  # up to the damage; the next read reports it
         position += count
-        if count < wanted:
+        if count < needed:
             break
     return position - offset
 

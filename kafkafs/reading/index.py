@@ -42,8 +42,8 @@ _FIRST_BYTES = 8 << 20  # scanned to see whether a segment has too many keys to 
 def marker_of(snapshot: LogSnapshot, decider: DecidingMarker) -> Marker | None:
     """The marker that a later mount must find to use what it decided; None if it cannot be read any longer."""
     try:
-        found = find_batch(snapshot, decider.offset)
-        batch = None if found is None else found.segment.batch_at(found.position, snapshot.end_position(found.segment))
+        place = find_batch(snapshot, decider.offset)
+        batch = None if place is None else place.segment.batch_at(place.position, snapshot.end_position(place.segment))
     except (StorageError, OSError):
         return None
     if batch is None or int(batch.base_offset[0]) != decider.offset:
@@ -64,7 +64,7 @@ _ExtentKey = tuple[str, int]  # name of the rendition, epoch
 
 
 class _Entry:
-    """What is known of a segment."""
+    """The knowledge of a segment."""
 
     __slots__ = ("blocks", "counted_bytes", "extents", "is_loaded", "kept", "saved")
 
@@ -126,12 +126,17 @@ class BlockIndex:
         return extent
 
     def measured_end(
-        self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, start: int, wanted: RecordFilter | None
+        self,
+        snapshot: LogSnapshot,
+        segment: Segment,
+        rendition: Rendition,
+        start: int,
+        record_filter: RecordFilter | None,
     ) -> int:
         """Up to which file position the batches from the position `start` on have been measured."""
         whole = self._known(snapshot, segment, rendition)
         with self._lock:
-            stretch = self._stretches.get((segment, _key(snapshot, rendition), start, None, wanted))
+            stretch = self._stretches.get((segment, _key(snapshot, rendition), start, None, record_filter))
         return max(start, *(0 if extent is None else extent.pieces.file_end for extent in (whole, stretch)))
 
     def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
@@ -152,17 +157,17 @@ class BlockIndex:
         rendition: Rendition,
         start: int,
         end: int,
-        wanted: RecordFilter | None,
+        record_filter: RecordFilter | None,
         *,
         grows: bool,
     ) -> Extent:
-        """The batches from the position `start` to `end`, without messages that are not `wanted`.
+        """The batches from the position `start` to `end`, without messages that do not pass `record_filter`.
 
         With `grows`, the extent may be measured further than `end`.
         """
-        key = (segment, _key(snapshot, rendition), start, None if grows else end, wanted)
+        key = (segment, _key(snapshot, rendition), start, None if grows else end, record_filter)
         with self._lock:
-            extent = self._stretches.setdefault(key, Extent(segment, rendition, wanted, start))
+            extent = self._stretches.setdefault(key, Extent(segment, rendition, record_filter, start))
         self.extend(extent, snapshot, end)
         return extent
 
@@ -193,7 +198,7 @@ class BlockIndex:
     def _measured_before(
         self, entry: _Entry, snapshot: LogSnapshot, segment: Segment, rendition: Rendition
     ) -> Extent | None:
-        """What an earlier mount has measured."""
+        """The extent that an earlier mount has measured; None if there is none."""
         name = rendition.lasting_name()
         kept = None if name is None else entry.kept.get(name)
         if kept is None:
@@ -226,7 +231,7 @@ class BlockIndex:
         return table.names, unfiltered[0][0] if unfiltered else table.file_end
 
     def known(self, segment: Segment) -> BlockTable:
-        """What is known of a segment's blocks, by this process or an earlier one."""
+        """The blocks of a segment that this process or an earlier one knows."""
         return self._loaded(segment).blocks.table
 
     def table(self, snapshot: LogSnapshot, segment: Segment, end: int, *, keys: bool) -> BlockTable:
@@ -318,7 +323,7 @@ class BlockIndex:
         }
 
     def scanning(self, path: Path, total_bytes: int) -> AbstractContextManager[OnBytes]:
-        """A scan of so many bytes of `path`, a file or a log, to be told of each step: it shows in @status.json, and
+        """A scan of so many bytes of `path`, a file or a log; call it after each step. It shows in @status.json, and
         ends with an OSError when the mount does."""
         return self._measuring.scan(path, total_bytes)
 
@@ -390,8 +395,8 @@ class BlockIndex:
                 self._held_bytes -= oldest.counted_bytes
 
 
-def _is(one: object, other: object) -> bool:
-    return one is other
+def _is(first: object, second: object) -> bool:
+    return first is second
 
 
 def _key(snapshot: LogSnapshot, rendition: Rendition) -> _ExtentKey:

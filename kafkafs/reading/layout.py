@@ -115,13 +115,14 @@ class Cursor(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Whole batches of a segment, from the position `start` to `end`. `wanted` is set if the first or last batch also
-    holds messages outside the range. `natural`: it ends there because the log (so far) does, not the range."""
+    """Whole batches of a segment, from the position `start` to `end`. `record_filter` is set if the first or last
+    batch also holds messages outside the range. `natural`: it ends there because the log (so far) does, not the
+    range."""
 
     segment: Segment
     start: int
     end: int
-    wanted: RecordFilter | None
+    record_filter: RecordFilter | None
     natural: bool
 
 
@@ -154,8 +155,8 @@ def spans_from(
             continue
         below = first if index == first_index else None
         above = last if index == last_index else None
-        wanted = None if below is None and above is None else RecordFilter(below or 0, above)
-        spans.append(Span(segment, start_position, end_position, wanted, natural))
+        record_filter = None if below is None and above is None else RecordFilter(below or 0, above)
+        spans.append(Span(segment, start_position, end_position, record_filter, natural))
     if last_index < first_index:  # only a gap
         return [], Cursor(bound, snapshot.segments[first_index], position)
     return spans, Cursor(bound, snapshot.segments[last_index], end)
@@ -170,10 +171,10 @@ def cursor_at(snapshot: LogSnapshot, segment: Segment, position: int) -> Cursor 
 def offset_before(snapshot: LogSnapshot, offset: int, size: int) -> int:
     """The offset of a batch that begins at least `size` bytes of files before the messages from `offset` on, or the log
     start. The result stays the same while a log grows a little."""
-    found = None if offset >= snapshot.log_end_offset else find_batch(snapshot, offset)
+    place = None if offset >= snapshot.log_end_offset else find_batch(snapshot, offset)
     grid = size
-    slot = len(snapshot.segments) - 1 if found is None else found.segment_index
-    position = snapshot.end_position(snapshot.segments[slot]) if found is None else found.position
+    slot = len(snapshot.segments) - 1 if place is None else place.segment_index
+    position = snapshot.end_position(snapshot.segments[slot]) if place is None else place.position
     while slot > 0 and position < size:
         size -= position
         slot -= 1
@@ -194,23 +195,23 @@ def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None]
             if cursor.position <= snapshot.end_position(snapshot.segments[index]):
                 return index, cursor.position, None
             break
-    found = find_batch(snapshot, cursor.next_offset)
-    if found is None:
+    place = find_batch(snapshot, cursor.next_offset)
+    if place is None:
         return None
-    base_offset, _ = _batch(snapshot, found.segment, found.position)
-    return found.segment_index, found.position, None if base_offset >= cursor.next_offset else cursor.next_offset
+    base_offset, _ = _batch(snapshot, place.segment, place.position)
+    return place.segment_index, place.position, None if base_offset >= cursor.next_offset else cursor.next_offset
 
 
 def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
     """(segment index, position, first offset not wanted if the batch before the position reaches beyond it)."""
     last = len(snapshot.segments) - 1
-    found = None if bound >= snapshot.log_end_offset else find_batch(snapshot, bound)
-    if found is None:
+    place = None if bound >= snapshot.log_end_offset else find_batch(snapshot, bound)
+    if place is None:
         return last, snapshot.end_position(snapshot.segments[last]), None
-    base_offset, end = _batch(snapshot, found.segment, found.position)
-    if base_offset >= bound or _ends_before(snapshot, found.segment, found.position, bound):
-        return found.segment_index, found.position, None
-    return found.segment_index, end, bound
+    base_offset, end = _batch(snapshot, place.segment, place.position)
+    if base_offset >= bound or _ends_before(snapshot, place.segment, place.position, bound):
+        return place.segment_index, place.position, None
+    return place.segment_index, end, bound
 
 
 def _ends_before(snapshot: LogSnapshot, segment: Segment, position: int, bound: int) -> bool:

@@ -24,7 +24,7 @@ NOT_SPLIT: Final = -1  # `Piece.skip` of a piece of whole batches
 
 
 class Piece(NamedTuple):
-    """One piece. Positions and sizes in bytes; it is made from the whole batches from `position` to `file_end`."""
+    """A piece. Positions and sizes in bytes; it is made from the whole batches from `position` to `file_end`."""
 
     position: int
     file_end: int
@@ -127,7 +127,7 @@ class Pieces:
         return PieceSizes(self.rows, self.columns[SIZE], self.columns[SKIP], self.file_end)
 
     def until(self, table: BlockTable, file_end: int) -> Pieces:
-        """The same, measured up to another position between which and theirs nothing is shown."""
+        """These sizes, measured up to a later position; nothing in between is shown."""
         return Pieces(table, self.sizes._replace(file_end=file_end), self.start)
 
     def extended(self, table: BlockTable, of: Int64s, found: Int64s, file_end: int, split: Split) -> Pieces:

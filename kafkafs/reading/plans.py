@@ -44,7 +44,7 @@ def append_run(
 
 
 class RenderedPlan:
-    """What the plans of rendered views have in common."""
+    """The base of the plans of rendered views."""
 
     def __init__(self, index: BlockIndex, rendition: Rendition) -> None:
         self._index = index
@@ -90,12 +90,12 @@ class RenderedPlan:
         span: Span,
         start: int,
         end: int,
-        wanted: RecordFilter | None,
+        record_filter: RecordFilter | None,
         *,
         grows: bool,
     ) -> int:
         """Adds what is wanted of the span's batches from the file position `start` to `end`, measured separately."""
-        extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
+        extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, record_filter, grows=grows)
         return self._add_extent(runs, span, extent, grows=grows)
 
 
@@ -104,7 +104,7 @@ class OffsetPlan(RenderedPlan):
 
     def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
         """How many bytes of the span's file `add` would measure."""
-        measured = self._index.measured_end(snapshot, span.segment, self._rendition, span.start, span.wanted)
+        measured = self._index.measured_end(snapshot, span.segment, self._rendition, span.start, span.record_filter)
         return max(0, span.end - measured)
 
     def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
@@ -115,13 +115,13 @@ class OffsetPlan(RenderedPlan):
             extent = runs[-1].extent
             assert extent is not None
             self._index.extend(extent, snapshot, end)
-        elif span.start == 0 and span.wanted is None:
+        elif span.start == 0 and span.record_filter is None:
             extent = self._index.whole(snapshot, span.segment, self._rendition, end)
         else:
             extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
             if extent is None:
                 extent = self._index.stretch(
-                    snapshot, span.segment, self._rendition, span.start, end, span.wanted, grows=True
+                    snapshot, span.segment, self._rendition, span.start, end, span.record_filter, grows=True
                 )
         pieces = extent.pieces
         _check_not_raced(pieces, span)
@@ -131,7 +131,7 @@ class OffsetPlan(RenderedPlan):
         if self._continues(runs, span):
             return self._lengthen(snapshot, runs, span)
         ends_with_segment = span.natural or span.end == snapshot.end_position(span.segment)
-        if span.start == 0 and span.wanted is None and ends_with_segment:
+        if span.start == 0 and span.record_filter is None and ends_with_segment:
             extent = self._index.whole(snapshot, span.segment, self._rendition, span.end)
             return self._add_extent(runs, span, extent, grows=grows)
         grows = grows and span.natural
@@ -139,7 +139,7 @@ class OffsetPlan(RenderedPlan):
         pieces = Pieces.none(0) if held is None else held.pieces
         first, last = self._whole_pieces(pieces, span)
         if held is None or first >= last:
-            return self._add_measured(snapshot, runs, span, span.start, span.end, span.wanted, grows=grows)
+            return self._add_measured(snapshot, runs, span, span.start, span.end, span.record_filter, grows=grows)
         before = int(pieces.columns[POSITION, first])
         behind = span.end if span.natural else int(pieces.columns[FILE_END, last - 1])
         greatest = self._add_edge(snapshot, runs, span, span.start, before)
@@ -151,13 +151,13 @@ class OffsetPlan(RenderedPlan):
         """Adds the batches between an end of the span and the whole pieces in it, if there are any."""
         if start >= end:
             return NO_TIMESTAMP
-        return self._add_measured(snapshot, runs, span, start, end, span.wanted, grows=False)
+        return self._add_measured(snapshot, runs, span, start, end, span.record_filter, grows=False)
 
     @staticmethod
     def _whole_pieces(pieces: Pieces, span: Span) -> tuple[int, int]:
         """The first of the pieces that lie wholly in the span, and the first one after them."""
         position, file_end = pieces.columns[POSITION], pieces.columns[FILE_END]
-        cut_below = span.wanted is not None and span.wanted.first > 0
+        cut_below = span.record_filter is not None and span.record_filter.first > 0
         first = pieces.row_of(span.start)
         if first < len(pieces) and (int(position[first]) < span.start or cut_below):
             # All pieces of the batch there: the parts of a batch share its position.
@@ -176,14 +176,14 @@ class TimePlan(RenderedPlan):
         self._times = times
 
     def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
-        """As OffsetPlan."""
+        """How many bytes of the span's file `add` would measure."""
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return 0
         measured = self._index.measured_end(snapshot, span.segment, self._rendition, span.start, self._wanted(span))
         return max(0, span.end - measured)
 
     def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
-        """As OffsetPlan."""
+        """Measures the span up to the file position `end` at least (MeasuringPlan)."""
         if self._continues(runs, span):
             extent = runs[-1].extent
             assert extent is not None
@@ -269,11 +269,11 @@ class TimePlan(RenderedPlan):
         return self._add_extent(runs, span, self._filtered(snapshot, span, start, end, grows=grows), grows=grows)
 
     def _filtered(self, snapshot: LogSnapshot, span: Span, start: int, end: int, *, grows: bool) -> Extent:
-        wanted = self._wanted(span)
-        return self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
+        record_filter = self._wanted(span)
+        return self._index.stretch(snapshot, span.segment, self._rendition, start, end, record_filter, grows=grows)
 
     def _wanted(self, span: Span) -> RecordFilter:
-        return (span.wanted or RecordFilter())._replace(times=self._times)
+        return (span.record_filter or RecordFilter())._replace(times=self._times)
 
     def _kinds(self, snapshot: LogSnapshot, pieces: Pieces, span: Span) -> npt.NDArray[np.int64]:
         """For each piece: whether it is wholly in the range, partly, or not at all."""
@@ -291,7 +291,7 @@ class TimePlan(RenderedPlan):
             kinds[damaged] = np.where(within, _WHOLE, _SKIP)[damaged]
         first = pieces.row_of(span.start)
         kinds[:first] = _SKIP
-        if first < len(pieces) and (span.wanted is not None or int(columns[POSITION, first]) < span.start):
+        if first < len(pieces) and (span.record_filter is not None or int(columns[POSITION, first]) < span.start):
             same = columns[POSITION] == columns[POSITION, first]
             kinds[same & (kinds == _WHOLE)] = _PART
         return kinds
@@ -299,7 +299,7 @@ class TimePlan(RenderedPlan):
 
 def _pieces_before(pieces: Pieces, span: Span) -> int:
     """How many pieces end with a span that is cut, or before."""
-    cut_above = span.wanted is not None and span.wanted.end is not None
+    cut_above = span.record_filter is not None and span.record_filter.end is not None
     return int(pieces.columns[FILE_END].searchsorted(span.end, side="left" if cut_above else "right"))
 
 
@@ -371,10 +371,10 @@ class KeyPlan(RenderedPlan):
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if self._continues(runs, span):
             return self._lengthen(snapshot, runs, span)
-        greatest, wanted = NO_TIMESTAMP, self._wanted(span)
+        greatest, record_filter = NO_TIMESTAMP, self._wanted(span)
         for start, end, goes_on in self._stretches(snapshot, span, grows=grows):
-            here = self._add_measured(snapshot, runs, span, start, end, wanted, grows=goes_on)
-            greatest = max(greatest, here)
+            newest = self._add_measured(snapshot, runs, span, start, end, record_filter, grows=goes_on)
+            greatest = max(greatest, newest)
         return greatest
 
     def first_sizes(self, snapshot: LogSnapshot) -> Iterator[tuple[int, int]]:
@@ -383,17 +383,19 @@ class KeyPlan(RenderedPlan):
         visible = visible_end(snapshot, self._rendition.isolation)
         spans, _ = spans_from(snapshot, Cursor(snapshot.log_start_offset), None, visible)
         for span in spans:
-            wanted = self._wanted(span)
+            record_filter = self._wanted(span)
             # The stretches as `add` measures them, so that an open finds them measured.
             for start, end, grows in self._stretches(snapshot, span, grows=span is spans[-1]):
-                extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, wanted, grows=grows)
+                extent = self._index.stretch(
+                    snapshot, span.segment, self._rendition, start, end, record_filter, grows=grows
+                )
                 yield extent.pieces.size, extent.pieces.greatest_timestamp
 
     def _wanted(self, span: Span) -> RecordFilter:
-        return (span.wanted or RecordFilter())._replace(key=self._key)
+        return (span.record_filter or RecordFilter())._replace(key=self._key)
 
     def _stretches(self, snapshot: LogSnapshot, span: Span, *, grows: bool) -> list[tuple[int, int, bool]]:
         """Those that may hold the key: start, end, and whether the view continues there."""
-        found = self._index.find(snapshot, span.segment, self._key, span.start, span.end)
-        stretches = [(start, end, False) for start, end in found.stretches]
-        return [*stretches, (found.behind, span.end, grows)] if grows or found.behind < span.end else stretches
+        places = self._index.find(snapshot, span.segment, self._key, span.start, span.end)
+        stretches = [(start, end, False) for start, end in places.stretches]
+        return [*stretches, (places.behind, span.end, grows)] if grows or places.behind < span.end else stretches

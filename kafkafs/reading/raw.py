@@ -78,7 +78,7 @@ class RawTimePlan(RawPlan):
     def _add_window(self, bench: Workbench, span: Span, window: Window, stretches: list[_Stretch]) -> int:
         """Add the stretches of a window; return the greatest timestamp of the messages in the range."""
         table, row, newest = window.table, 0, NO_TIMESTAMP
-        offsets = RecordFilter(0 if span.wanted is None else span.wanted.first)
+        offsets = RecordFilter(0 if span.record_filter is None else span.record_filter.first)
 
         def places(rows: Iterable[int]) -> list[tuple[int, int]]:
             return [(int(table.position[row]), int(table.end[row])) for row in rows]
@@ -88,11 +88,11 @@ class RawTimePlan(RawPlan):
             row = block.next_row
             if len(block):
                 stamps = block.timestamp
-                wanted = time_mask(stamps, self._times) & (block.offset >= offsets.first)
+                mask = time_mask(stamps, self._times) & (block.offset >= offsets.first)
                 holds = np.zeros(table.rows, np.bool_)
-                if wanted.any():
-                    holds[block.batch[wanted]] = True
-                    newest = max(newest, int(stamps[wanted].max()))
+                if mask.any():
+                    holds[block.batch[mask]] = True
+                    newest = max(newest, int(stamps[mask].max()))
                 held = places(np.flatnonzero(holds).tolist())
                 stretches.append(_Stretch(int(stamps.min()), int(stamps.max()), False, held))
             if block.damage is not None:

@@ -177,12 +177,12 @@ def _start_of_last(snapshot: LogSnapshot, count: int, end: int, isolation: Isola
     start, missing, step = end, count, count
     while missing > 0 and start > snapshot.log_start_offset:
         before = max(start - step, snapshot.log_start_offset)
-        found = count_messages(snapshot, before, start, isolation)
-        if found > missing:
-            nth = nth_message(snapshot, before, found - missing + 1, isolation)
+        messages = count_messages(snapshot, before, start, isolation)
+        if messages > missing:
+            nth = nth_message(snapshot, before, messages - missing + 1, isolation)
             assert nth is not None  # more messages were just counted
             return nth
-        start, missing = before, missing - found
+        start, missing = before, missing - messages
         step *= 2
     return start
 
@@ -233,12 +233,12 @@ def _that_may_hold(block: RecordBlock, rows: NDArray[np.intp], needle: bytes) ->
     starts = block.headers_start[rows]
     search = re.compile(re.escape(needle)).search
     slots = []
-    found = search(block.buffer, int(starts[0])) if len(rows) else None
-    while found is not None:
-        slot = int(starts.searchsorted(found.start(), side="right")) - 1
+    match = search(block.buffer, int(starts[0])) if len(rows) else None
+    while match is not None:
+        slot = int(starts.searchsorted(match.start(), side="right")) - 1
         slots.append(slot)
         # One match in a record is enough.
-        found = search(block.buffer, int(starts[slot + 1])) if slot + 1 < len(starts) else None
+        match = search(block.buffer, int(starts[slot + 1])) if slot + 1 < len(starts) else None
     return rows[np.array(slots, np.intp)]
 
 

@@ -57,7 +57,7 @@ def read_split(
     on_loss: OnLoss,
     on_damage: OnDamage,
     isolation: Isolation = Isolation.READ_UNCOMMITTED,
-    wanted: RecordFilter = ALL,
+    record_filter: RecordFilter = ALL,
     latest: ChosenOffsets | None = None,
 ) -> Iterator[RecordBlock]:
     """`read_offsets` of a log of this directory, also after a broker has moved the directory's logs."""
@@ -73,7 +73,7 @@ def read_split(
         on_loss=on_loss,
         on_damage=on_damage,
         isolation=isolation,
-        wanted=wanted,
+        record_filter=record_filter,
         latest=latest,
     )
 
@@ -86,14 +86,15 @@ def read_offsets(
     on_loss: OnLoss,
     on_damage: OnDamage,
     isolation: Isolation,
-    wanted: RecordFilter = ALL,
+    record_filter: RecordFilter = ALL,
     latest: ChosenOffsets | None = None,
 ) -> Iterator[RecordBlock]:
     """Yield the split's records as a consumer sees them, in offset order; each block is valid until the next is
     requested.
 
-    `current`: returns the log in its present state, or raises UnknownTopicOrPartition. `wanted`: parts are skipped if
-    the indexes show that no message there has its times or its key; other messages come too, and must be filtered.
+    `current`: returns the log in its present state, or raises UnknownTopicOrPartition. `record_filter`: parts are
+    skipped if the indexes show that no message there has its times or its key; other messages come too, and must be
+    filtered.
     `latest`: only these messages; OffsetOutOfRange if some were removed.
 
     `on_loss(tp, offsets, why)`: these offsets are no longer in the log. `on_damage(tp, damage)`: a batch, or bytes that
@@ -109,8 +110,8 @@ def read_offsets(
         except UnknownTopicOrPartition:
             on_loss(tp, OffsetRange(position, end), "the partition was removed")
             return
-        planned, found = split.identity, snapshot.identity
-        if planned is not None and found is not None and not planned.may_be_seen_elsewhere_as(found):
+        planned, present = split.identity, snapshot.identity
+        if planned is not None and present is not None and not planned.may_be_seen_elsewhere_as(present):
             on_loss(tp, OffsetRange(position, end), "the topic was deleted and created again after planning")
             return
         if before is not None and position > split.start_offset and kept_end(before, snapshot, position) != position:
@@ -126,8 +127,8 @@ def read_offsets(
             on_loss(tp, lost, f"the log ends at {snapshot.log_end_offset}")
             end = lost.start
         try:
-            for start, stop in _stretches(snapshot, position, end, wanted, latest):
-                blocks = _blocks(snapshot, start, stop, wanted.key, isolation, decoder)
+            for start, stop in _stretches(snapshot, position, end, record_filter, latest):
+                blocks = _blocks(snapshot, start, stop, record_filter.key, isolation, decoder)
                 for block in blocks:
                     if len(block):
                         following = int(block.offset[-1]) + 1
@@ -159,7 +160,7 @@ def _blocks(
 
 
 def _stretches(
-    snapshot: LogSnapshot, start: int, end: int, wanted: RecordFilter, latest: ChosenOffsets | None
+    snapshot: LogSnapshot, start: int, end: int, record_filter: RecordFilter, latest: ChosenOffsets | None
 ) -> Iterator[tuple[int, int]]:
     """The parts of these offsets to read."""
     if latest is not None:
@@ -167,7 +168,7 @@ def _stretches(
             if first < end:
                 yield first, min(behind, end)
         return
-    times = wanted.times
+    times = record_filter.times
     if times is not None and times.start_ms is not None:
         start = max(start, start_of_time(snapshot, times.start_ms))
     if times is not None and times.end_ms is not None:

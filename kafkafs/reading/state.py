@@ -89,13 +89,13 @@ class Processes:
 
 def _family(thread: int) -> tuple[int, int]:
     """The process of a thread, and the parent of that process."""
-    found = {"Tgid": 0, "PPid": 0}
+    numbers = {"Tgid": 0, "PPid": 0}
     with open(f"/proc/{thread}/status", encoding="ascii", errors="replace") as file:  # noqa: PTH123 - as above
         for line in file:
             name, _, value = line.partition(":")
-            if name in found:
-                found[name] = int(value)
-    return found["Tgid"], found["PPid"]
+            if name in numbers:
+                numbers[name] = int(value)
+    return numbers["Tgid"], numbers["PPid"]
 
 
 _RACES = 1000  # another thread was faster each time: the log itself is in order
@@ -177,7 +177,7 @@ class ViewState:
 
     @property
     def layout(self) -> Layout | None:
-        """What the last look at the last positions found; None before the first look."""
+        """The result of the last look at the last positions; None before the first look."""
         positions = self._positions
         return positions[-1].layout if positions else None
 
@@ -204,7 +204,7 @@ class ViewState:
             owners.remove(owner)
             positions.owners = tuple(owners)
             *older, last = self._positions
-            self._positions = (*(one for one in older if one.owners), last)
+            self._positions = (*(positions for positions in older if positions.owners), last)
 
     def is_older_than(self, positions: Positions, age_s: float) -> bool:
         """Whether the last look at these positions was longer ago, or another look has seen a truncation since."""
@@ -217,7 +217,7 @@ class ViewState:
             return self._look_locked(lambda snapshot: self._follow_locked(positions, snapshot)).layout
 
     def reach(self, positions: Positions, start: int, end: int, seen: int) -> Layout:
-        """The same, with what a reader needs to read from `start` to `end`. See Growth.reach."""
+        """The positions now, with the bytes from `start` to `end` that a reader needs (Growth.reach)."""
 
         def look(snapshot: LogSnapshot) -> Positions:
             positions.shown = self._growth.reach(positions.shown, snapshot, start, end, seen)
@@ -228,7 +228,7 @@ class ViewState:
             return self._look_locked(look).layout
 
     def glance_at(self, positions: Positions) -> Layout:
-        """The same, or the previous one if another thread takes long to make it."""
+        """The positions now, or the previous ones if another thread takes long to make them."""
         followed = self._glance(lambda snapshot: self._follow_locked(positions, snapshot))
         return (followed or positions).layout
 
@@ -241,8 +241,8 @@ class ViewState:
     def glance(self) -> Layout | None:
         """For a stat, which must not wait: the layout for the calling process as of now, or the previous one if another
         thread takes long to make it."""
-        found = self._glance(self._for_caller_locked) or self._of_caller()
-        return self.layout if found is None else found.layout
+        positions = self._glance(self._for_caller_locked) or self._of_caller()
+        return self.layout if positions is None else positions.layout
 
     def _glance(self, look: Callable[[LogSnapshot], Positions]) -> Positions | None:
         """`_look_locked`, or None if another thread keeps the lock for long."""
@@ -254,7 +254,7 @@ class ViewState:
             self._lock.release()
 
     def _look_locked(self, look: Callable[[LogSnapshot], Positions]) -> Positions:
-        """What `look` finds in the log as it is now; called again when the log has changed meanwhile."""
+        """The result of `look` for the log as it is now; it is called again when the log has changed meanwhile."""
         races, rereads = 0, Rereads()
         while True:
             snapshot = self.log.snapshot()
@@ -294,7 +294,7 @@ class ViewState:
         else:
             shown = self._growth.begin(snapshot, self.clocks.now_ms())
             positions = Positions(shown, self.clocks.monotonic())
-            self._positions = (*(one for one in self._positions if one.owners), positions)
+            self._positions = (*(held for held in self._positions if held.owners), positions)
         self._fresh_at = snapshot
         return positions
 
@@ -320,15 +320,15 @@ class ViewState:
 
     def _of_caller(self) -> Positions | None:
         """The positions that the calling thread, its process or a parent holds; the last ones if there are several. The
-        first ones where callers cannot be told apart: a size that is too large does less harm than one that shrinks."""
+        first ones if callers cannot be distinguished: a size that is too large does less harm than one that shrinks."""
         positions = self._positions
-        if not any(one.owners for one in positions):
+        if not any(held.owners for held in positions):
             return None
         in_order = positions if self._callers.thread() == 0 else positions[::-1]
         for threads in self._callers.kin():
-            for one in in_order:
-                if any(owner in threads for owner in one.owners):
-                    return one
+            for held in in_order:
+                if any(owner in threads for owner in held.owners):
+                    return held
         return None
 
 

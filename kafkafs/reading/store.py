@@ -1,4 +1,4 @@
-"""What is known of segments, on disk: a small file for each in the user's cache directory, never in a log directory.
+"""The knowledge of segments, on disk: a small file for each in the user's cache directory, never in a log directory.
 
 Like any cache, a file is only a hint: one that does not match the segment as it is now, or is unreadable, is ignored.
 All may be removed at any time; if they cannot be written, segments are read again after the next start.
@@ -70,7 +70,7 @@ def default_directory() -> Path:
 
 
 class Marker(NamedTuple):
-    """What identifies a transaction's marker: it may be in a later segment."""
+    """A transaction's marker, which may be in a later segment."""
 
     offset: int
     crc: int
@@ -91,21 +91,21 @@ class KeptSizes(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What is kept of a segment: its blocks, and by the lasting names of renditions their sizes."""
+    """The kept knowledge of a segment: its blocks, and by the lasting names of renditions their sizes."""
 
     table: BlockTable
     renditions: Mapping[str, KeptSizes]
 
 
 class Store:
-    """What is kept of segments, by what identifies their files. Thread-safe. Errors of its directory are never
+    """The kept knowledge of segments, by what identifies their files. Thread-safe. Errors of its directory are never
     raised."""
 
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self._files = CacheFiles(directory, _SUFFIX, max_bytes)
 
     def load(self, segment: Segment) -> Kept | None:
-        """What was kept, as far as it is right for the segment as it is now. SegmentGone."""
+        """The kept knowledge, as far as it is right for the segment as it is now. SegmentGone."""
         if segment.size < LEAST_BYTES:
             return None
         key = _key(segment)
@@ -161,7 +161,7 @@ class Store:
 
 
 def _key(segment: Segment) -> bytes:
-    """What distinguishes a segment's file from every other. SegmentGone."""
+    """The identity of a segment's file. SegmentGone."""
     content, names = segment.content_key, {"version": _VERSION, "partition": segment.directory.name}
     if content is not None:
         return json.dumps(names | {"content": content, "size": segment.log.stat().st_size}).encode()
@@ -237,7 +237,7 @@ def _encode(key: bytes, kept: Kept, size: int, mtime_ns: int, ctime_ns: int) -> 
 
 
 class _Decoded(NamedTuple):
-    """What was kept of a segment, whose file had this size, mtime and ctime."""
+    """The kept knowledge of a segment, whose file had this size, mtime and ctime."""
 
     kept: Kept
     size: int
@@ -246,7 +246,7 @@ class _Decoded(NamedTuple):
 
 
 def _decode(data: bytes, key: bytes) -> _Decoded | None:
-    """What is in a file; None if it is not what `_encode` has made."""
+    """The content of a file; None if it is not what `_encode` has made."""
     end = len(data) - _CRC_DIGITS
     if end < 0 or data[end:] != b"%08x" % crc32c(memoryview(data)[:end]):
         return None

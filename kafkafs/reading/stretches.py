@@ -68,7 +68,7 @@ def read_with_key(
     for span in spans:
         for start, end in _with_key(snapshot, span, key):
             for block in read_blocks(snapshot, span.segment, start, end, isolation=isolation, decoder=decoder):
-                yield block if span.wanted is None else span.wanted.apply(block)
+                yield block if span.record_filter is None else span.record_filter.apply(block)
 
 
 def _with_key(snapshot: LogSnapshot, span: Span, key: bytes) -> list[tuple[int, int]]:
@@ -82,8 +82,8 @@ def _with_key(snapshot: LogSnapshot, span: Span, key: bytes) -> list[tuple[int, 
         # Scanning a segment is worth while if most of it would have to be read anyway.
         table = index().table(snapshot, segment, span.end, keys=True)
         index().keep()
-    found = table.find(key, span.start, span.end)
-    return [*found.stretches, (found.behind, span.end)] if found.behind < span.end else found.stretches
+    places = table.find(key, span.start, span.end)
+    return [*places.stretches, (places.behind, span.end)] if places.behind < span.end else places.stretches
 
 
 def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange) -> Iterator[OffsetRange]:
@@ -97,9 +97,9 @@ def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange
         if start >= offsets.end:
             return
         for first, last in _within(snapshot, segment, times, start):
-            found = OffsetRange(max(first, start), min(last, end))
-            if found.start < found.end:
-                yield found
+            offsets = OffsetRange(max(first, start), min(last, end))
+            if offsets.start < offsets.end:
+                yield offsets
         start = max(start, end)
 
 
@@ -130,9 +130,9 @@ def _offsets_within(known: Int64s, start_ms: int | None, end_ms: int) -> list[tu
     """The offsets of the stretches that may have messages between two times; `known` has the first offset, least and
     greatest timestamp of each. The last stretch has all that follows."""
     bases, least, greatest = known
-    wanted = least < end_ms
+    mask = least < end_ms
     if start_ms is not None:
-        wanted &= greatest >= start_ms
-    edges = np.flatnonzero(np.diff(np.concatenate(([0], wanted.view(np.int8), [0])))).tolist()
+        mask &= greatest >= start_ms
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], mask.view(np.int8), [0])))).tolist()
     ends = np.append(bases[1:], 2**63 - 1)
     return [(int(bases[a]), int(ends[b - 1])) for a, b in zip(edges[::2], edges[1::2], strict=True)]

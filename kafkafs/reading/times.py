@@ -74,11 +74,11 @@ def first_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
         return NO_TIMESTAMP
     if segment.batch_size(head) is None:
         return NO_TIMESTAMP  # not remembered: damage may be repaired
-    found = _timestamp(head)
+    timestamp = _timestamp(head)
     if end > 0:
         with _lock:
-            _first[segment] = found
-    return found
+            _first[segment] = timestamp
+    return timestamp
 
 
 def first_shown_timestamp(snapshot: LogSnapshot) -> int:
@@ -88,10 +88,10 @@ def first_shown_timestamp(snapshot: LogSnapshot) -> int:
     if segments and segments[0].base_offset >= start:
         return first_timestamp(snapshot, segments[0])
     try:
-        found = find_batch(snapshot, start) if segments else None
-        if found is None:
+        place = find_batch(snapshot, start) if segments else None
+        if place is None:
             return NO_TIMESTAMP
-        with batch_records(snapshot, found.segment, found.position) as block:
+        with batch_records(snapshot, place.segment, place.position) as block:
             shown = block.timestamp[block.offset >= start]
             return int(shown[0]) if len(shown) else NO_TIMESTAMP
     except (StorageError, OSError):

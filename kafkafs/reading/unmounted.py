@@ -159,7 +159,7 @@ class PartitionReader:
         question = self._question
         end = visible_end(snapshot, question.isolation)
         split = Split(snapshot.tp, self._next, end if selection.end_offset is None else min(end, selection.end_offset))
-        wanted = RecordFilter(times=selection.time_range, key=question.key, headers=question.headers)
+        record_filter = RecordFilter(times=selection.time_range, key=question.key, headers=question.headers)
         given = [snapshot]  # first, so that what was truncated since is not read on as if it were the same log
         blocks = read_offsets(
             lambda: given.pop() if given else self._log.snapshot(),
@@ -168,7 +168,7 @@ class PartitionReader:
             on_loss=_look_again,
             on_damage=lambda _, damage: self._pass_over(damage.error),
             isolation=question.isolation,
-            wanted=wanted if self._left is None else ALL,  # the first N messages have any time and key
+            record_filter=record_filter if self._left is None else ALL,  # the first N messages have any time and key
             latest=self._latest,
         )
         for block in blocks:
@@ -176,7 +176,7 @@ class PartitionReader:
                 block = block.select(slice(0, self._left)) if len(block) > self._left else block
                 self._left -= len(block)
             behind = int(block.offset[-1]) + 1
-            chosen = wanted.apply(block)
+            chosen = record_filter.apply(block)
             if len(chosen):
                 yield chosen
             self._next = behind

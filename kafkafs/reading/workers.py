@@ -204,7 +204,7 @@ def in_parts(
     make: Callable[[], Result],
     do: Pass[Result],
 ) -> tuple[list[Result], int]:
-    """What `do` finds in the batches that begin in [start, end), in order, in results that `make` has made; and the
+    """The results that `do` fills from the batches that begin in [start, end), in order, made by `make`; and the
     position after them. A worker takes some of the parts, if one is free."""
     edges = _edges(segment, start, end)
     parts = [_FilePart(first, last, make()) for first, last in pairwise(edges)] if len(edges) > 2 else []

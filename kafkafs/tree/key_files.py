@@ -50,7 +50,7 @@ def _keys_in(snapshot: LogSnapshot, index: BlockIndex, isolation: Isolation) -> 
         if known is None:
             return None
         names, reached = known
-        is_certain = isolation is Isolation.READ_UNCOMMITTED and span.start == 0 and span.wanted is None
+        is_certain = isolation is Isolation.READ_UNCOMMITTED and span.start == 0 and span.record_filter is None
         (key_names.certain if is_certain else key_names.unsure).update(names)
         if reached < span.end:
             _add_keys(snapshot, span, max(reached, span.start), isolation, key_names.certain)

@@ -70,7 +70,7 @@ class LatestPlan(RenderedPlan):
 
 def held_bytes(layout: Layout) -> int:
     """The memory of the offsets in a layout that a LatestPlan has made."""
-    filters = (run.extent.wanted for run in layout.runs if run.extent is not None)
+    filters = (run.extent.record_filter for run in layout.runs if run.extent is not None)
     return sum(record_filter.offsets.nbytes for record_filter in filters if isinstance(record_filter, ChosenOffsets))
 
 
