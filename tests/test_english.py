@@ -23,6 +23,7 @@ TOLD = re.compile(r"\btold\b")
 # A variable is named for what it holds. `found` beside `expected` is what an error has found.
 VARIABLES = {"found", "one", "told", "wanted", "made", "there", "here"}
 
+
 @cache
 def modules():
     """The path below the repository, source and tree of each module."""
