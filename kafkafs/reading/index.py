@@ -309,12 +309,12 @@ class BlockIndex:
         }
         if not self.has_keys:
             return views, None
-        tables = [table for table in tables if (table.columns[WORDS] != NO_FILTER).any()]
+        with_keys = [table for table in tables if (table.columns[WORDS] != NO_FILTER).any()]
         return views, {
-            "segments": len(tables),
-            "indexed_bytes": sum(table.file_end for table in tables),
-            "keys": sum(table.keys for table in tables),
-            "memory_bytes": sum(table.memory_bytes for table in tables),
+            "segments": len(tables),  # also those that are too small for a block yet
+            "indexed_bytes": sum(table.file_end for table in with_keys),
+            "keys": sum(table.keys for table in with_keys),
+            "memory_bytes": sum(table.memory_bytes for table in with_keys),
             "disk_bytes": disk_bytes,
             "lookups": self._lookups,
             "scanned_bytes": self._collecting.scanned_bytes,
