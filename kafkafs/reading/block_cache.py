@@ -280,8 +280,8 @@ class BlockCache:
                 self._used_bytes += capacity
                 return Buffer(capacity)
 
-    def _shrink_locked(self, capacity: int | None = None) -> bool:
-        """Frees a buffer of the wanted capacity, or returns memory to the system; False if nothing can be freed."""
+    def _shrink_locked(self, needed: int | None = None) -> bool:
+        """Frees a buffer of the capacity that is needed, or returns memory to the system; False if nothing can be freed."""
         for capacity, buffers in self._free.items():
             if buffers:
                 buffers.pop()
@@ -290,8 +290,8 @@ class BlockCache:
         for block in self._blocks.values():
             if block.pins == 0:
                 self._remove_locked(block)
-                if block.buffer.capacity == capacity:
-                    self._free.setdefault(capacity, []).append(block.buffer)
+                if block.buffer.capacity == needed:
+                    self._free.setdefault(needed, []).append(block.buffer)
                 else:
                     self._used_bytes -= block.buffer.capacity
                 return True

@@ -204,7 +204,7 @@ class ViewState:
             owners.remove(owner)
             positions.owners = tuple(owners)
             *older, last = self._positions
-            self._positions = (*(positions for positions in older if positions.owners), last)
+            self._positions = (*(held for held in older if held.owners), last)
 
     def is_older_than(self, positions: Positions, age_s: float) -> bool:
         """Whether the last look at these positions was longer ago, or another look has seen a truncation since."""

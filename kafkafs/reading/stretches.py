@@ -97,9 +97,9 @@ def time_stretches(snapshot: LogSnapshot, offsets: OffsetRange, times: TimeRange
         if start >= offsets.end:
             return
         for first, last in _within(snapshot, segment, times, start):
-            offsets = OffsetRange(max(first, start), min(last, end))
-            if offsets.start < offsets.end:
-                yield offsets
+            part = OffsetRange(max(first, start), min(last, end))
+            if part.start < part.end:
+                yield part
         start = max(start, end)
 
 
