@@ -281,7 +281,7 @@ class BlockCache:
                 return Buffer(capacity)
 
     def _shrink_locked(self, needed: int | None = None) -> bool:
-        """Frees a buffer of the capacity that is needed, or returns memory to the system; False if nothing can be freed."""
+        """Frees a buffer of the capacity that is needed, or returns memory to the system; False if it cannot."""
         for capacity, buffers in self._free.items():
             if buffers:
                 buffers.pop()
