@@ -212,8 +212,7 @@ def _retention(
                 active_size=last,
             )
         if not may_be_tiered(snapshot, config):
-            recovered = report.recovered_segments
-            yield from check_retention(report.tp, snapshot, config, log_dir.clock.now_ms(), recovered)
+            yield from check_retention(snapshot, config, log_dir.clock.now_ms(), report)
 
 
 def _rehearsed(

@@ -1,39 +1,41 @@
 """Predictions about retention in the first minute after a broker's start.
 
 A broker trusts the last entry of a time index as the greatest timestamp of the segment: if it is wrong, the broker
-removes messages that are not old. Sources: Kafka's LogSegment.largestTimestamp, UnifiedLog.deleteOldSegments.
+removes messages that are not old. Recovery comes first: it makes a `.timeindex.swap` the time index. Sources: Kafka's
+LogSegment.largestTimestamp, UnifiedLog.deleteOldSegments.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 from storage.config import LogConfig
 from storage.diagnosis.predictions import Prediction, Reaction
+from storage.files import names
 from storage.files.log_file import open_quietly
 from storage.files.names import FileKind
 from storage.files.time_index import ENTRY_SIZE
 from storage.log.greatest_timestamp import retention_timestamp_ms
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-from storage.types import TopicPartition
+from storage.recovery.recovery import RecoveryReport
 from storage.upkeep.retention import first_pass
 
 _TIMESTAMP = struct.Struct(">q")
 
 
 def check_retention(
-    tp: TopicPartition, snapshot: LogSnapshot, config: LogConfig, now_ms: int, recovered: Collection[int]
+    snapshot: LogSnapshot, config: LogConfig, now_ms: int, report: RecoveryReport
 ) -> Iterator[Prediction]:
-    """Check what retention will remove. `config`: the topic's; `recovered`: base offsets of the segments whose indexes
-    are rebuilt. OSError."""
+    """Check what retention will remove of a log. `config`: the topic's; `report`: of the recovery before. OSError."""
 
     def timestamp_of(of: LogSnapshot, segment: Segment) -> int:
-        if segment.base_offset in recovered:
+        if segment.base_offset in report.recovered_segments:
             return retention_timestamp_ms(of, segment)
-        timestamp = _last_entry(segment)
+        timestamp = _last_entry(_time_index(segment, report))
         return timestamp if timestamp >= 0 else segment.mtime_ms()
 
     removed = first_pass(snapshot, config, now_ms, timestamp_of)
@@ -45,21 +47,30 @@ def check_retention(
     if len(removed) <= len(due):
         broker = "removes them in the first minutes, as always"
         advice = "Set retention.ms=-1 of the topic first, if these messages are still needed"
-        yield Prediction("retention", Reaction.REMOVES, snapshot.segments[0].log.path, what, broker, advice, tp)
+        yield Prediction("retention", Reaction.REMOVES, snapshot.segments[0].log.path, what, broker, advice, report.tp)
         return
-    path = snapshot.segments[len(due)].path_of(FileKind.TIME_INDEX)
+    early = snapshot.segments[len(due)]
+    path = _time_index(early, report) or early.log.path
     broker = "removes them in the first minutes: it takes the last entry of a time index for the segment's latest time"
     advice = "Rebuild the indexes: `kafkafs reindex`"
     if end >= snapshot.log_end_offset:
         what = f"all {what}"
     what += f", of which {len(removed) - len(due)} do not by the times in the log"
-    yield Prediction("retention-early", Reaction.CUTS, path, what, broker, advice, tp)
+    yield Prediction("retention-early", Reaction.CUTS, path, what, broker, advice, report.tp)
 
 
-def _last_entry(segment: Segment) -> int:
+def _time_index(segment: Segment, report: RecoveryReport) -> Path | None:
+    """The file that is a segment's time index after recovery; None if recovery removes it."""
+    source = report.leftovers.source_of(names.segment_file(segment.base_offset, FileKind.TIME_INDEX))
+    return None if source is None else segment.directory / source
+
+
+def _last_entry(time_index: Path | None) -> int:
     """The last timestamp in a time index, by its size; -1 if it has no entry."""
+    if time_index is None:
+        return -1
     try:
-        with open(segment.path_of(FileKind.TIME_INDEX), "rb", buffering=0, opener=open_quietly) as file:
+        with open(time_index, "rb", buffering=0, opener=open_quietly) as file:
             entries = os.fstat(file.fileno()).st_size // ENTRY_SIZE
             last = os.pread(file.fileno(), ENTRY_SIZE, (entries - 1) * ENTRY_SIZE) if entries else b""
     except OSError:

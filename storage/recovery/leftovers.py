@@ -16,8 +16,13 @@ from storage.files.names import FileKind, FileState, SegmentFileName
 class LeftoverPlan:
     """Files to remove, then files to rename (source, target), in this order; by name within the directory."""
 
-    remove: tuple[str, ...]
-    rename: tuple[tuple[str, str], ...]
+    remove: tuple[str, ...] = ()
+    rename: tuple[tuple[str, str], ...] = ()
+
+    def source_of(self, name: str) -> str | None:
+        """The present name of the file that will have this name; None if no file will."""
+        sources = {target: source for source, target in self.rename}
+        return sources.get(name, None if name in self.remove else name)
 
 
 def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -> LeftoverPlan:

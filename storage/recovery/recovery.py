@@ -81,12 +81,13 @@ class Cut:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """The report of recovering a partition; `changes` are texts for people, in order. `misordered_segments`: an index
-    entry falls on an offset that does not ascend, at which a broker fails. `overlapping_segments`: with a batch that
-    begins before the previous one ends, by position."""
+    """The report of recovering a partition; `changes` are texts for people, in order. `leftovers`: what it did with
+    the files of interrupted work. `misordered_segments`: an index entry falls on an offset that does not ascend, at
+    which a broker fails. `overlapping_segments`: with a batch that begins before the previous one ends, by position."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
+    leftovers: LeftoverPlan = field(default_factory=LeftoverPlan)
     cuts: list[Cut] = field(default_factory=list)
     removed_segments: list[int] = field(default_factory=list)
     recovered_segments: list[int] = field(default_factory=list)
@@ -137,7 +138,7 @@ class Recovery:
 
     def run(self) -> LoadedLog:
         """All passes; the directory is sound afterwards, though not synced."""
-        self._finish_leftovers()
+        self.report.leftovers = self._finish_leftovers()
         while True:
             try:
                 return self._load()
@@ -181,8 +182,8 @@ class Recovery:
 
     # Passes 1 to 3
 
-    def _finish_leftovers(self, kept: str | None = None) -> None:
-        """`kept`: a file that stays although a replacement covers it."""
+    def _finish_leftovers(self, kept: str | None = None) -> LeftoverPlan:
+        """Returns what it did. `kept`: a file that stays although a replacement covers it."""
         with scan_quietly(self._directory) as entries:
             files = [entry.name for entry in entries if not entry.is_dir(follow_symlinks=False) and entry.name != kept]
         leftovers = plan_leftovers(files, self._next_offset_of)
@@ -196,6 +197,7 @@ class Recovery:
             self._disk.rename(self._directory / source, self._directory / target)
         if leftovers.remove or leftovers.rename:
             self._disk.sync_dir(self._directory)
+        return leftovers
 
     def _check_replacements(self, leftovers: LeftoverPlan) -> None:
         """PartitionOffline where an offset or a magic in a finished replacement is wrong, as far as that shows: what it

@@ -500,6 +500,29 @@ def test_retention_goes_by_the_last_entry_of_a_time_index(tmp_path):
     assert not named(path, "retention")
 
 
+def test_a_time_index_that_was_about_to_take_its_place_counts_for_retention(tmp_path):
+    """Recovery comes first: the last entry of the .swap file, of 1970, counts, whatever the live file says."""
+    path = built(tmp_path, *[[Batch(many(5))]] * 2, keeps="864000000000")
+    for number, is_live_gone in ((0, True), (1, False)):
+        index = path / f"t-{number}" / f"{0:020}.timeindex"
+        replacement = index.with_name(f"{index.name}.swap")
+        replacement.write_bytes(index.read_bytes() + bytes(1200))
+        if is_live_gone:
+            index.unlink()
+    early = [found for found in examine([path]).predictions if found.name == "retention-early"]
+    assert [(str(found.tp), found.path.suffix) for found in early] == [("t/0", ".swap"), ("t/1", ".swap")]
+
+
+def test_a_time_index_that_recovery_removes_does_not_count_for_retention(tmp_path):
+    """A segment that was compacted takes the place of all files: without a time index its modification time counts."""
+    path = built(tmp_path, [Batch(many(5))], keeps="864000000000")
+    index = path / "t-0" / f"{0:020}.timeindex"
+    index.write_bytes(index.read_bytes() + bytes(1200))
+    for kind in ("log", "index"):
+        shutil.copy2(index.with_suffix(f".{kind}"), index.with_suffix(f".{kind}.swap"))
+    assert not named(path, "retention-early")
+
+
 def test_what_retention_removes_as_always_is_a_note(tmp_path):
     path = built(tmp_path, [Batch(many(5))], keeps="1000")
     found = examine([path])
