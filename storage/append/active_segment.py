@@ -59,7 +59,7 @@ class ActiveSegment:
         self._paths = self._log.path, self._offset_file.path, self._time_file.path
         self._marks: list[tuple[int, ...]] = []  # of the files when they were closed
         self._state = state
-        self._was_cut = False  # bytes behind the end were cut off, and perhaps not on the disk
+        self._was_cut = False  # bytes after the end were cut off, perhaps not durably yet
         # What rolling depends on.
         self.fill = SegmentFill(segment.base_offset, segment.size, first_timestamp, created_ms, *entries)
 
@@ -144,7 +144,7 @@ class ActiveSegment:
         return self.segment.size
 
     def rows_until_full(self, table: BatchTable, first: int, last: int, limits: RollLimits) -> int:
-        """Where in the rows `first` to `last` an index becomes full: the row after the batch that fills it."""
+        """The row after the batch, among the rows `first` to `last`, that fills an index; `last` if no batch does."""
         trial = self._state.copy()
         entries = trial.advance(table, first, last)
         offsets_left = limits.offset_entries - self.fill.offset_entries
@@ -153,7 +153,7 @@ class ActiveSegment:
         if len(entries.offsets) >= offsets_left > 0:
             stop = min(stop, first + _row_of(table, first, last, int(entries.offsets[offsets_left - 1])) + 1)
         if len(entries.timestamps) >= times_left > 0:
-            # A time entry is written with an offset entry: the first whose running count of time entries is the limit.
+            # Find the first row at which the running count of time entries reaches the limit.
             stop = min(stop, self._row_of_time_entry(table, first, last, times_left))
         return stop
 
@@ -251,9 +251,8 @@ class ActiveSegment:
             self._was_cut = True
 
     def sync_cut(self) -> None:
-        """Before another segment or leader epoch follows: remains of a failed append, or preallocated bytes,
-        is gone from the disk too. The recovery point may be at this segment's end already; then nobody would look for
-        it after a power loss."""
+        """Makes the last cut durable, before another segment or leader epoch follows. The recovery point may be at this
+        segment's end already; then no recovery would look for bytes that a power loss brings back."""
         if not self._was_cut:
             return
         self.broken = True
@@ -275,7 +274,7 @@ class ActiveSegment:
 def _opened(
     disk: Disk, paths: Sequence[Path], *, create: bool = False
 ) -> Iterator[tuple[DiskFile, DiskFile, DiskFile]]:
-    """The three files, which stay open after the block unless it fails."""
+    """Opens the three files; they stay open after the block unless the block fails."""
     with contextlib.ExitStack() as failed:
         files: list[DiskFile] = []
         for path in paths:

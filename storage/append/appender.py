@@ -84,8 +84,8 @@ class Appender:
     def append_lines(self, begun: Bytes, data: Bytes) -> AppendedLines | None:
         """Appends all lines that end in `data` as one batch; `begun` is the beginning of the first line.
 
-        As `append` of these lines as values. None when a line needs more than that; nothing was done then, and `append`
-        has to be used. PartitionOffline, OSError: none of the lines is in the log.
+        The log is the same as after `append` of the lines as values. None if a line needs more than that: nothing was
+        appended, and the caller uses `append`. PartitionOffline, OSError: none of the lines is in the log.
         """
         now_ms = self._clock.now_ms()
         encoded = self._encoder.encode_lines(begun, data, self.log.config, now_ms)

@@ -58,10 +58,10 @@ def first_offset(table: BatchTable, row: int) -> int:
 
 
 def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: int, end_offset: int) -> LeaderEpochs:
-    """The epochs when the rows `first` to `last` are appended to a log that ends at `end_offset`: with those that begin
-    in them; the same object when none does.
+    """The epochs after the rows `first` to `last` are appended to a log that ends at `end_offset`; the same object if
+    no epoch begins in these rows.
 
-    An append that failed may have left an epoch that begins beyond the end: it is replaced by that of these rows.
+    A failed append may have left an epoch that begins beyond the end: the epoch of these rows replaces it.
     """
     base_offset = int(table.base_offset[first])
     if epochs.entries and epochs.entries[-1].start_offset >= end_offset and base_offset >= 0:
@@ -74,9 +74,11 @@ def assigned_epochs(epochs: LeaderEpochs, table: BatchTable, first: int, last: i
 def recovered_epochs(
     epochs: LeaderEpochs, table: BatchTable, first: int, last: int, known_from: int = 0
 ) -> LeaderEpochs:
-    """The epochs with those in the rows `first` to `last` that are newer than all known ones (LogSegment.recover), or
-    begin below `known_from`, the first offset of which an epoch was known: the log start, up to where the first entry
-    had moved, may be lower after a truncation.
+    """The epochs, plus those epochs of the rows `first` to `last` that are newer than all known ones
+    (LogSegment.recover) or begin below `known_from`.
+
+    `known_from`: the first offset with a known epoch. The first entry had moved up to the log start, which may be lower
+    after a truncation.
 
     Other epochs stay: compaction may have removed the batches with which they began.
     """

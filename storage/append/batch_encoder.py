@@ -29,7 +29,8 @@ _TABLES: Final = CRC32C_TABLES.data  # getting the buffer from numpy each time i
 # The most bytes of a record per byte of input, reached by an empty line, which is one newline: length, attributes,
 # timestamp, five for the offset, key, value, headers.
 _MOST_BYTES_A_BYTE: Final = 12
-# A batch of so many bytes, uncompressed, cannot have more records or headers than are read: a header has two bytes.
+# An uncompressed batch of at most this many bytes never has more records or headers than readers accept: a header takes
+# at least two bytes.
 ALWAYS_READ: Final = min(LEAST_RECORD * MOST_RECORDS, 2 * MOST_HEADERS)
 
 CODECS: Final = {codec.config_name: codec for codec in Codec} | {"producer": Codec.NONE}
@@ -48,10 +49,10 @@ class BatchEncoder:
     def encode(
         self, columns: RecordColumns, row: int, stop: int, config: LogConfig, now_ms: int
     ) -> tuple[int, NewBatch]:
-        """A batch of rows from `row` on, at most up to `stop`: the row after it, and the batch.
+        """The row after a batch, and the batch: of rows from `row` on, at most up to `stop`.
 
-        It is valid until the next call. RecordTooLarge when not even one row fits max.message.bytes and segment.bytes,
-        as stored, or has more headers than are read.
+        The batch is valid until the next call. RecordTooLarge if the first row alone, as stored, exceeds
+        max.message.bytes or segment.bytes, or has more headers than readers accept.
         """
         codec = CODECS[config.compression_type]
         limit = size_limit(config)
@@ -73,11 +74,12 @@ class BatchEncoder:
         return encoded.next_row, _new(out, row, encoded)
 
     def encode_lines(self, begun: Bytes, data: Bytes, config: LogConfig, now_ms: int) -> tuple[int, NewBatch] | None:
-        """A batch of all lines that end in `data`, and how many bytes of `data` they take; `begun` is the beginning
-        of the first line. Each line is a message's value. The bytes are those of `encode`; valid until the next call.
+        """How many bytes of `data` the lines take that end in it, and the batch of these lines; `begun` is the
+        beginning of the first line. Each line is a message's value. The batch has the bytes that `encode` would
+        produce, and is valid until the next call.
 
-        None where that does not suffice: no line ends, the lines do not fit into one batch, the topic compresses, needs
-        keys, or has an old format.
+        None if the lines need more than that: no line ends, the lines do not fit into one batch, the topic compresses,
+        needs keys, or has an old format.
         """
         if config is not self._config:
             self._config = config
@@ -123,7 +125,7 @@ class BatchEncoder:
 
 
 def _readable_rows(columns: RecordColumns, row: int, stop: int) -> int:
-    """The end of the rows, at most `stop`, that one batch may hold for readers to take it (`format/decoder.py`)."""
+    """The end, at most `stop`, of the rows that readers accept in one batch (`format/decoder.py`)."""
     headers = columns.headers_count[row : min(stop, row + MOST_RECORDS)]
     if int(headers.sum()) <= MOST_HEADERS:
         return row + len(headers)
@@ -164,7 +166,7 @@ def codec_level(codec: Codec, config: LogConfig) -> int | None:
 
 
 def with_timestamps(columns: RecordColumns, config: LogConfig, now_ms: int) -> RecordColumns:
-    """With now in place of -1, or in place of every timestamp under LogAppendTime."""
+    """The columns with now in place of a timestamp of -1, or of every timestamp under LogAppendTime."""
     if config.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return columns.with_timestamps(now_ms)
     missing = columns.timestamp == NO_TIMESTAMP
@@ -179,7 +181,7 @@ def taken_rows(columns: RecordColumns, config: LogConfig, now_ms: int) -> tuple[
         stop, error = _before(columns.key_length < 0, stop, error, "a compacted topic accepts no message without a key")
     stamps = columns.timestamp
     before, after = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
-    if rows and config.message_magic == 2:  # by the extremes, which mostly settle it
+    if rows and config.message_magic == 2:  # the extremes usually suffice
         least, greatest = int(stamps.min()), int(stamps.max())
         if least >= 0 and now_ms - least <= before and greatest - now_ms <= after:
             return stop, error

@@ -49,8 +49,8 @@ class Flushing:
         which to flush and is called under the log's lock; with `only_sealed` that is the active segment's base offset,
         and only files below it are synced.
 
-        PartitionOffline. A failed sync takes the log offline, also for threads that wait for the next flush; one that
-        failed for want of descriptors leaves everything to the next flush.
+        PartitionOffline. A failed sync takes the log offline, also for threads that wait for the next flush. If only
+        descriptors were missing, the log stays online and the next flush syncs the files.
         """
         with self:
             return self._flush_held(end_locked, only_sealed=only_sealed)

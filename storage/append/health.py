@@ -54,8 +54,8 @@ class Health:
 
     @contextlib.contextmanager
     def failing(self, in_doubt: Callable[[], bool] | None = None) -> Iterator[None]:
-        """An OSError within the block takes the log offline. With `in_doubt`, a temporary one does so only if that
-        returns True: what failed could not be undone."""
+        """An OSError within the block takes the log offline. With `in_doubt`, a temporary error does so only if
+        `in_doubt()` returns True, because a failed change could not be undone."""
         try:
             yield
         except OSError as error:
@@ -63,7 +63,7 @@ class Health:
             raise
 
     def failed(self, error: OSError, *, in_doubt: bool) -> None:
-        """Takes the log offline if what failed could not be undone (`in_doubt`), or the error is not a temporary
-        one."""
+        """Takes the log offline if the failed change could not be undone (`in_doubt`), or the error is not
+        temporary."""
         if in_doubt or error.errno not in PASSING_ERRORS:
             self.fail(error)

@@ -66,8 +66,8 @@ class IndexState:
         return TimestampOffset(self._state[0], self._state[1])
 
     def final_time_entry(self) -> TimestampOffset | None:
-        """The entry that a roll or a clean close adds to the time index, full or not; None if its last entry equals
-        it."""
+        """The entry that a roll or a clean close adds to the time index, even to a full one; None if the index already
+        ends with this entry."""
         return self.largest if self._state[0] > self._state[3] else None
 
     def advance_batch(self, size: int, last_offset: int, max_timestamp: int) -> int:

@@ -100,8 +100,7 @@ def message(
 
 # Records as message sets, formats v0 and v1, which a topic's message.format.version may still require.
 #
-# The messages of a compressed set carry their offsets inside the compressed bytes, so the set has to be encoded for
-# them.
+# A compressed set holds its messages' offsets inside the compressed bytes, so it is encoded once the offsets are known.
 
 
 def encode_message_sets(records: Sequence[Record], config: LogConfig, base_offset: int, now_ms: int) -> bytes:
@@ -123,8 +122,8 @@ def encode_message_sets(records: Sequence[Record], config: LogConfig, base_offse
 
 
 def records_of(columns: RecordColumns, first: int, last: int, config: LogConfig) -> list[Record]:
-    """Rows from `first` on, at least one, whose keys and values together are not larger than a set may be, and not more
-    than are read of one."""
+    """The rows from `first` on that fit one set, at least one row: within the size limit, and no more rows than readers
+    accept."""
     limit = size_limit(config)
     records: list[Record] = []
     size = 0

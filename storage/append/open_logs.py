@@ -1,4 +1,4 @@
-"""Which logs have the files of their active segment open: at most as many as half of the process's descriptors serve.
+"""Limits the open files of active segments to half of the process's descriptors.
 
 A log directory may have thousands of partitions, and each needs three descriptors while it grows. A log is *at rest*,
 without descriptors, from its opening until it grows. Before it opens its files, the logs that have had theirs open for

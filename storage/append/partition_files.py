@@ -82,7 +82,7 @@ class PartitionFiles:
 
     def take_unsynced(self, below: int | None = None) -> Unsynced:
         """The files noted so far; pass them to `sync` and then to `synced` or `put_back` before anything else is taken.
-        `below`: only files of segments below this base offset, its producer snapshot, and names."""
+        `below`: only files of segments below this base offset, the producer snapshot at it, and directory entries."""
         taken, self._unsynced, self._noted = self._unsynced, Unsynced(), ()
         if below is not None:
             later = {path for path in taken.paths if not _is_below(path, below)}
@@ -91,7 +91,8 @@ class PartitionFiles:
         return taken
 
     def synced(self, offset: int, now_ms: int | None) -> None:
-        """All messages below this offset are on disk; `now_ms`: all messages are, since then."""
+        """Notes that all messages below `offset` are on disk; `now_ms`: when everything was synced, None if not
+        everything was."""
         self.recovery_point = max(self.recovery_point, offset)
         if now_ms is not None:
             self.last_flush_ms = now_ms

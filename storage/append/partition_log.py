@@ -198,7 +198,7 @@ class PartitionLog:
     # Appending
 
     def append(self, place: BytesAt) -> int:
-        """A leader's append: `place` returns the bytes for their offset, under the lock. Returns their base offset.
+        """Appends as a leader does; returns the base offset. `place` returns the bytes for the offset, under the lock.
 
         RecordTooLarge above segment.bytes, PartitionOffline, OSError (a full disk, say): nothing is appended. But when
         the flush that flush.messages requires fails, everything is appended and the log is offline.
@@ -237,9 +237,9 @@ class PartitionLog:
         return base_offset
 
     def append_batches(self, data: memoryview | LargeBatch, headers: BatchTable | None = None) -> None:
-        """A follower's append: whole batches of another log, byte for byte, each as a separate append. `headers`: those
-        of all of them, if they are known, with positions counted from 0; the positions are changed. A LargeBatch, whose
-        CRC has been checked, needs them.
+        """A follower's append: whole batches of another log, byte for byte, each as a separate append. `headers`: the
+        batches' headers, if known, with positions counted from 0; the positions are changed. A LargeBatch needs them;
+        its CRC has been checked already.
 
         CorruptBatch when a CRC fails or the bytes are not whole batches; InvalidRecord when offsets do not ascend from
         the log end on (gaps are fine); RecordTooLarge for a batch above segment.bytes. Nothing is appended then.
@@ -270,7 +270,8 @@ class PartitionLog:
         while row < table.rows:
             count = rows_that_fit(table, row, self._active.fill, limits, self._clock.now_ms())
             if count == 0:
-                # The epoch first: after a roll beyond a gap, one that a failed append has left would be in the log.
+                # Assign the epoch before rolling. Otherwise, after a roll beyond a gap, an epoch that a failed append
+                # left behind would be inside the log.
                 self._assign_epochs_locked(table, row, row + 1)
                 self._roll_locked(max(self._next_offset, first_offset(table, row)))
                 count = max(1, rows_that_fit(table, row, self._active.fill, limits, self._clock.now_ms()))
@@ -303,7 +304,7 @@ class PartitionLog:
         (UnifiedLog.append)."""
         epochs = assigned_epochs(self._epochs, table, first, last, self._next_offset)
         if epochs != self._epochs:
-            # Batches of an append that failed, which a power loss may bring back, would be of the new epoch.
+            # Otherwise a power loss may bring back batches of a failed append, and they would belong to the new epoch.
             with self._health.failing(lambda: self._active.broken):
                 self._active.sync_cut()
             self._replace_epochs_locked(epochs)
@@ -330,7 +331,7 @@ class PartitionLog:
         4. write `<base>.snapshot` → done; recovery does not depend on the snapshot"""
         old = self._active
         if old.size == 0 and old.base_offset == base_offset:
-            # Its index has no room for a single entry: it is created again, and takes one batch.
+            # An empty segment is full if its index has no room for a single entry: a new one then takes one batch.
             old.close()
             self._active = self._opener.create(base_offset, self._config)
             self._snapshot = None
@@ -349,7 +350,7 @@ class PartitionLog:
 
     def flush(self, *, only_sealed: bool = False) -> int:
         """Syncs everything that was appended before the call, and the names of new files; returns the new recovery
-        point. `only_sealed`: not the active segment, as Kafka does after a roll.
+        point. `only_sealed`: leave out the active segment, as Kafka does after a roll.
 
         The lock is not held meanwhile. A failed sync takes the log offline: there is no way to know what it lost
         (fsync(2)).
@@ -486,7 +487,7 @@ class PartitionLog:
     def abandon(self, *, only_empty: bool = False) -> bool:
         """Closes the descriptors and leaves the files as they are, to be recovered when the log is next opened.
 
-        `only_empty`: unless it holds a message. Returns True when the log is closed.
+        `only_empty`: only if the log holds no message. Returns True when the log is closed.
         """
         with self._flushing, self._lock:
             if only_empty and not self._health.closed and not self._is_empty_locked():

@@ -65,8 +65,8 @@ class Partitioner:
 
 
 def in_order_for_key(key: bytes, partitions: Sequence[int], count: int | None) -> list[int]:
-    """Partitions in the order in which a key is looked for in them: first the one that Kafka's producers choose by
-    default among `count` (None: not known, so that those given count as all), if it is here, then the others."""
+    """The `partitions` in the order in which to search them for a key: the partition that Kafka's producers choose by
+    default among `count`, if it is one of them, then the others. `count` None: `partitions` are all."""
     among = max(partitions, default=0) + 1 if count is None else count
     chosen = int(_of_hash(np.array([hashing.murmur2(key)], np.int64), among)[0])
     return sorted(partitions, key=lambda partition: (partition != chosen, partition))

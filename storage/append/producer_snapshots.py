@@ -30,7 +30,7 @@ class ProducerSnapshots:
         self._clock = clock
         self._expiration_ms = expiration_ms
         self.offsets = live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)
-        self.corrupt: list[int] = []  # those that were removed because they could not be read
+        self.corrupt: list[int] = []  # offsets of snapshots that were removed because they could not be read
 
     def remove_strays(self, base_offsets: Sequence[int]) -> None:
         """Removes snapshots at offsets where no segment begins, except for the last if it is above the last base."""
@@ -87,7 +87,7 @@ class ProducerSnapshots:
 def rebuild(
     snapshots: ProducerSnapshots, segments: Sequence[Segment], log_start_offset: int, end_offset: int, *, clean: bool
 ) -> ProducerTable:
-    """The producer state at `end_offset`, with snapshots written at the bases of the last two segments and there.
+    """The producer state at `end_offset`. Writes snapshots at the bases of the last two segments and at `end_offset`.
 
     After a clean shutdown a log without any snapshot is not read: it was written before Kafka had producer state.
     """
@@ -109,7 +109,7 @@ def rebuild(
             snapshots.write(table)
         replay(table, segment)
     table.end_offset = end_offset
-    if end_offset > log_start_offset:  # the next opening would remove one at the start
+    if end_offset > log_start_offset:  # the next opening would remove a snapshot at the log start
         snapshots.write(table)
     return table
 

@@ -70,7 +70,7 @@ class ProducerTable:
     def changes_of(
         self, table: BatchTable, rows: np.ndarray, markers: Mapping[int, ControlRecord], end_offset: int
     ) -> ProducerChanges:
-        """`changes`, given the rows that have a producer and, by row, those of them that end a transaction."""
+        """`changes`, given the rows that have a producer, and the transaction markers among them by row."""
         entries: dict[int, ProducerEntry] = {}
         aborted: list[AbortedTxn] = []
         for row in rows.tolist():

@@ -83,7 +83,7 @@ def rows_that_fit(table: BatchTable, first: int, fill: SegmentFill, limits: Roll
     timestamps = table.max_timestamp[first:]
     began = fill.first_timestamp
     if fill.size_bytes == 0 and len(timestamps):
-        # The first of these batches will be the segment's first, so that it cannot have waited.
+        # The segment is empty: its age counts from the first of these batches.
         began = int(timestamps[0])
     if began > NO_TIMESTAMP:
         waited = timestamps - began > limits.segment_ms

@@ -28,8 +28,8 @@ class SegmentOpener:
         self._leftover: int | None = None  # the base offset of a segment that could not be created as a whole
 
     def check(self) -> None:
-        """Called before the log grows. As Health.check; OSError while the files of a segment that could not be created
-        are not removed for good.
+        """Called before the log grows. As Health.check; OSError while files of a segment that could not be created
+        still have to be removed durably.
 
         If the log grew beyond their offset, and a crash left them or brought them back, recovery would take them for
         the active segment, and the log would end before messages that it holds.

@@ -11,10 +11,10 @@
 5. producer snapshots at bases that no longer exist are removed  → recovery removes them
 6. the caller unlinks the `.deleted` files some time later       → recovery removes them
 
-Recovery removes the live files whose offsets are within the messages of the `.swap` file. So where the last sources
-have no message left, they may survive a crash between 2 and 3: with messages that have later ones of the same key,
-which the next pass removes. Kafka's own replacement has the same steps, with fewer syncs between them.
-Source: LocalLog.replaceSegments, LogSegment.changeFileSuffixes, Cleaner.cleanSegments.
+Recovery removes the live files whose offsets are within the messages of the `.swap` file. If the last sources have no
+message left, they may survive a crash between 2 and 3. Their messages have later ones of the same key, so the next pass
+removes them. Kafka's own replacement has the same steps, with fewer syncs between them. Source:
+LocalLog.replaceSegments, LogSegment.changeFileSuffixes, Cleaner.cleanSegments.
 
 Nothing here locks: the PartitionLog that owns the directory holds its lock where noted.
 """
@@ -57,7 +57,7 @@ class CleanedSegment:
             self._files = ActiveSegment.create(
                 disk, directory, base_offset, interval_bytes=interval_bytes, now_ms=0, ending=_CLEANED
             )
-        except OSError:  # some of its files may be there, and the caller has nothing yet that it could remove
+        except OSError:  # some files may exist, and the caller has no object yet with which to remove them
             with suppress(OSError):
                 remove_cleaned(disk, directory, base_offset)
             raise
@@ -142,7 +142,7 @@ def replace(
         if exists(path):
             disk.rename(path, _path(directory, base_offset, kind))
         if kind is FileKind.LOG:
-            disk.sync_dir(directory)  # beside a `.log.swap` recovery would take the others for a source's
+            disk.sync_dir(directory)  # next to a `.log.swap`, recovery would remove the other files as a source's
     disk.sync_dir(directory)
     for source in sources:
         if source.base_offset != base_offset:

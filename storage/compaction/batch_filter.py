@@ -160,7 +160,7 @@ class BatchFilter:
         self.counts.keys_gone += int(counts[1])
 
         modern, has_horizon = table.magic == 2, table.has_delete_horizon
-        # A batch of an old format gets one too, in the batch of format v2 that it becomes.
+        # A batch of an old format becomes a v2 batch, which gets a horizon too.
         new_horizon = ~has_horizon & ((deletes > 0) | empty_transaction) & (kept > 0)
         horizons = np.where(has_horizon, table.base_timestamp, -1)
         horizons[new_horizon] = rules.now_ms + rules.delete_retention_ms

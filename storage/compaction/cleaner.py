@@ -28,7 +28,7 @@ from storage.types import TopicPartition
 
 _LOG = logging.getLogger(__name__)
 
-# Unused time to rest is credited for at most this long.
+# At most this much idle time is credited.
 _CREDIT_MS: Final = 300
 
 

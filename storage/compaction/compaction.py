@@ -57,7 +57,7 @@ def windows(snapshot: LogSnapshot, segment: Segment, start: int, pace: Pace = un
 
 @contextmanager
 def naming(segment: Segment) -> Iterator[None]:
-    """Damage that the block finds in a segment names the segment's file."""
+    """Makes the block's errors about damage name the segment's file."""
     try:
         yield
     except StorageError as error:

@@ -68,7 +68,7 @@ def compact_partition(
     pace: Pace = unpaced,
     ended_early: Callable[[list[Path]], None] = lambda _: None,
 ) -> CompactionResult:
-    """Compact a partition, whatever its dirty ratio, and the cleaner's checkpoint after it.
+    """Compact a partition, whatever its dirty ratio; then move the cleaner's checkpoint.
 
     `ended_early`: gets the `.deleted` files of a pass that raises. NotPermitted when the topic may not be compacted;
     other errors as `Pass`, `OwnedDir.log`, and OSError.

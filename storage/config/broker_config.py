@@ -98,7 +98,7 @@ class BrokerConfig:
         topic: dict[str, Any] = {}
         origins: dict[str, Origin] = {}
         for entry in TOPIC_KEYS.values():
-            # All are checked; of those given the first counts.
+            # All synonyms are checked; the first one given counts.
             for synonym in reversed(entry.broker):
                 if synonym.name in given:
                     value = parse_value(synonym.name, synonym.kind, synonym.rule, given[synonym.name])
@@ -134,7 +134,8 @@ class BrokerConfig:
             raise
 
     def with_values(self, more: Mapping[str, str]) -> BrokerConfig:
-        """With these keys in addition, which override others: a broker's dynamic configuration overrides its file."""
+        """This configuration with more keys, which override its own, as a broker's dynamic configuration overrides its
+        file."""
         return BrokerConfig.from_values({**self.given, **more})
 
     def warnings(self, log_dir: Path) -> list[str]:
@@ -157,13 +158,13 @@ BROKER_KEYS: Mapping[str, Key] = keys_of(BrokerConfig)
 
 _BROKER_NAMES = frozenset((*BROKER_KEYS, *(synonym.name for entry in TOPIC_KEYS.values() for synonym in entry.broker)))
 
-# Kafka's own names are less similar to each other: offsets.retention.check.interval.ms, which kafkafs does not use, has
-# 0.88 to log.retention.check.interval.ms.
+# Two of Kafka's own names are less similar: offsets.retention.check.interval.ms, which kafkafs does not use, and
+# log.retention.check.interval.ms have 0.88.
 _MISTYPED = 0.9
 
 
 def _meant(name: str) -> str | None:
-    """Which key is probably meant by a name that is none of those used; None for a key that kafkafs does not use."""
+    """The key that an unknown name probably means; None for a key that kafkafs does not use."""
     if name in TOPIC_KEYS and TOPIC_KEYS[name].broker:
         return f"At broker level it is {TOPIC_KEYS[name].broker[0].name!r}"
     nearest = keys.nearest(name, _BROKER_NAMES, _MISTYPED)

@@ -90,7 +90,8 @@ class GroupCommitter:
 
         1. the partitions are created, ascending (OwnedDir.create_topic) → none, some or all of them
         A crash may leave fewer than there should be, and a group's partition depends on their number. But nothing is
-        committed before all exist: so if there are fewer, none of them written to, they are the first of these.
+        committed before all exist: so if there are fewer, and none has records, they are the first ones of an
+        unfinished topic.
         """
         if self._owned.log_dir.is_broker:
             if not self._groups.partitions():
@@ -114,8 +115,8 @@ def check_commit(
     """Raises what prevents the group's offsets from being committed, as far as that is known without writing, with the
     errors of GroupCommitter.
 
-    UnknownTopicOrPartition also for one of `partitions` that does not exist: with an offset of it a broker can no
-    longer describe its groups. NotPermitted also for a share group and a streams group.
+    UnknownTopicOrPartition also for one of `partitions` that does not exist: a committed offset of such a partition
+    keeps a broker from describing its groups. NotPermitted also for a share group and a streams group.
     """
     existing = groups.partitions()
     if existing:
@@ -154,7 +155,7 @@ def _exists(log_dir: LogDir, tp: TopicPartition, known: ConsumerGroup | None) ->
     if not log_dir.is_broker:
         return False
     metadata = log_dir.cluster_metadata()
-    if metadata is None:  # only brokers know; that one has let the group commit to it is all there is to see
+    if metadata is None:  # only brokers know: the only evidence is that a broker let the group commit to it
         return known is not None and tp.partition in known.offsets.get(tp.topic, {})
     return tp.topic in metadata.topics and tp.partition in metadata.topics[tp.topic].partitions
 

@@ -16,8 +16,8 @@ from storage.coordinators.offset_records import GroupType
 from storage.errors import StorageError
 from storage.format.messages import messages
 
-# By type of group: the types of the records with its epoch, its assignment's epoch, and of a member: what it is, its
-# target assignment, its current one.
+# By group type, the types of five records: the group's epoch, its assignment's epoch, and a member's metadata, target
+# assignment and current assignment.
 _KINDS: Final = {GroupType.CONSUMER: (3, 6, 5, 7, 8), GroupType.SHARE: (11, 12, 10, 13, 14),
                  GroupType.STREAMS: (17, 20, 19, 21, 22)}  # fmt: skip
 _REGULAR_EXPRESSION, _TOPOLOGY, _SHARE_PARTITIONS = 16, 23, 15
@@ -99,8 +99,8 @@ def _classic(group: ConsumerGroup) -> dict[str, Any]:
 
 
 def _opened(what: str, text: str, is_consumers: bool) -> Any:
-    """The decoded bytes of a client of the consumer protocol; the base64 of what others send, or what cannot be
-    read."""
+    """The decoded bytes of a client of the consumer protocol; base64 for other clients, and for bytes that do not
+    decode."""
     data = base64.b64decode(text)
     if not is_consumers:
         return text

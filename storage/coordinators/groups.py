@@ -37,7 +37,7 @@ from storage.types import TopicPartition
 # the last read ended. Where segments that were read have been removed (compaction, retention) or truncated, everything
 # is read again: a tombstone that was never read may have been removed with them.
 _NO_PRODUCER: Final = -1
-_ROWS: Final = 4096  # of a batch with millions, as Python objects
+_ROWS: Final = 4096  # of a batch, which may have millions, to be Python objects at once
 _PROBLEMS_KEPT: Final = 20
 
 Offsets = Mapping[str, Mapping[int, CommittedOffset]]
@@ -67,7 +67,7 @@ class ConsumerGroup:
 
     @property
     def type(self) -> GroupType:
-        """Of a group that has only committed offsets: classic."""
+        """The group's type; classic if the group has only committed offsets."""
         return group_type(max((record.kind for record in self.records), default=METADATA_KIND))
 
     @property
@@ -251,7 +251,7 @@ class GroupReplay(ReplayedState):
                 if isinstance(error, UnknownRecordType):
                     continue  # a type that a coordinator passes over, too
                 if key is not None and (error is None or key["type"] not in OFFSET_KINDS):
-                    # A record whose value cannot be read is one nevertheless: it is deleted with its group.
+                    # A record counts even if its value cannot be read: it is deleted with its group.
                     self._apply_one(offset, producer, raw, key, value if error is None else {"data": {}})
                 if error is not None:
                     raise error

@@ -97,8 +97,8 @@ class DirectoryCheckpoints:
         with self._lock:
             for name in CHECKPOINTS:
                 self._lines[name] = {tp: offset for tp, offset in self._lines[name].items() if tp not in gone}
-                # Also if the lines had none of these partitions: the file has a line that `set` took, or whose removal
-                # could not be written.
+                # Write even if no line was removed here: the file may still have a line that `set` dropped, or whose
+                # removal could not be written.
                 self._write_locked(name)
 
     def write(self) -> None:

@@ -1,6 +1,6 @@
 """The rules for topics: what guests may do in a broker's directory, and with internal topics.
 
-Pure. Nothing done here may cost anybody their data. See storage/DESIGN.md, "Sharing a directory with a broker".
+Pure. The rules keep a guest from losing anybody's data. See storage/DESIGN.md, "Sharing a directory with a broker".
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ class OwnedDir:
     ) -> OwnedDir:
         """Takes a log directory and, unless it was shut down cleanly, recovers it.
 
-        `progress`: of this, and of partitions that are recovered later. A partition that cannot be recovered is
-        offline, alone (`failures`). LogLocked when another process holds the directory; NotALogDir, BadDestination
-        (see check_log_dir); FileNotFoundError or another OSError.
+        `progress`: shows this recovery, and those of partitions that are recovered later. A partition that cannot be
+        recovered is offline, alone (`failures`). LogLocked when another process holds the directory; NotALogDir,
+        BadDestination (see check_log_dir); FileNotFoundError or another OSError.
         """
         path = Path(path)
         disk = RealDisk() if disk is None else disk
@@ -252,8 +252,8 @@ class OwnedDir:
         """Creates a topic: `num.partitions` partitions by default, keeping everything unless `overrides` says
         otherwise.
 
-        `start_offsets`: of partitions that another log is about to be replicated into; `topic_id`: of that log's topic,
-        a new one by default. Crash-safe:
+        `start_offsets`: for partitions into which another log will be replicated; `topic_id`: the id of that log's
+        topic, a new id by default. Crash-safe:
 
         1. the checkpoints forget earlier topics of that name
         2. partition_dirs.create                              → all, none or the first of the partitions
@@ -310,7 +310,7 @@ class OwnedDir:
                 self.log_dir.refresh()
 
     def is_empty(self, topic: str) -> bool:
-        """True when no partition holds a message. As `log`."""
+        """True when no partition holds a message. Errors as `log`."""
         return all(self.log(TopicPartition(topic, number)).is_empty for number in self.log_dir.partitions(topic))
 
     def delete_topic(self, topic: str, *, only_empty: bool = False) -> None:
@@ -339,7 +339,7 @@ class OwnedDir:
                     renamed = partition_dirs.set_aside(self.disk, self.path, partitions)
                 finally:
                     self.log_dir.refresh()
-                # Readers may still hold these logs, and files of a topic that is made again may get their inodes.
+                # Readers may still hold these logs, and a new topic's files may get the same inodes.
                 for segment in (segment for log in closed for segment in log.snapshot().segments):
                     segment.log.mark_removed()
                 self.checkpoints.remove(partitions)

@@ -34,8 +34,8 @@ from storage.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class _RecoveredLog:
-    """A log that is about to become its partition's. `config_changes`: how many changes of topics' configurations there
-    had been before this log's was read. `replicas`: those of its topic."""
+    """A log that is about to become its partition's. `config_changes`: how often topics' configurations had been
+    changed when this log's was read. `replicas`: the replicas of its topic."""
 
     log: PartitionLog
     report: RecoveryReport
@@ -47,7 +47,7 @@ class OwnedLogs:
     """Logs by partition, each opened once. Thread-safe.
 
     `unsound`: partitions that must be checked when they are opened; the others were closed in order. `gentle`: see
-    RecoveryPlan. `progress`: of what is recovered.
+    RecoveryPlan. `progress`: shows the recoveries.
 
     Locks, in the order in which they are taken:
     1. partitions' turns (`alone`): a thread that opens or closes a log, or creates, removes or replaces its directory,
@@ -243,8 +243,8 @@ class OwnedLogs:
                 self._checkpoints.set_cleaner_offset(log.tp, offset)
 
     def describe(self, topic: str, directories: Sequence[Path], overrides: Mapping[str, str]) -> LogConfig:
-        """Writes a topic's configuration (partition_dirs.write_overrides), and applies what is in force then to its
-        logs, including those that are being opened. Returns that. One call at a time. OSError."""
+        """Writes a topic's configuration (partition_dirs.write_overrides); applies the resulting configuration to its
+        logs, including those that are being opened, and returns it. One call at a time. OSError."""
         try:
             with self._describing:
                 self._half_changed.add(topic)
@@ -274,14 +274,14 @@ class OwnedLogs:
         # The recovery point first: it may grow meanwhile, and the log end is never below it.
         recovery_point = log.recovery_point
         snapshot = log.snapshot()
-        # A tiered log has a line in any case: without it a broker would take 0 for where its remote part begins.
+        # A tiered log has a line in any case: without a line a broker would assume that its remote part begins at 0.
         start = snapshot.whole_start_offset
         has_line = start != snapshot.segments[0].base_offset or is_tiered(log.config.other)
         high_watermark: int | None = snapshot.log_end_offset
         with self._lock:
             replicated = log.tp in self._replicated
         if replicated:
-            # What only exists here is not replicated: the brokers' own high watermark applies.
+            # Messages that only exist here are not replicated: the brokers' own high watermark applies.
             known = self._checkpoints.of(log.tp).high_watermark
             high_watermark = None if known is None else min(known, snapshot.log_end_offset)
         return PartitionOffsets(recovery_point, start if has_line else None, high_watermark)
@@ -330,10 +330,12 @@ class OwnedLogs:
         return _RecoveredLog(log, recovery.report, config_changes, info.replicas)
 
     def _lower_checkpoint(self, log: PartitionLog) -> None:
-        """Recovery may have cut a log below its line in the recovery point checkpoint (a bit has flipped, a file was
-        lost): then the line is lowered on disk before anybody can append. Otherwise a killed process would leave it
-        above messages that were appended later and never synced, and the next recovery would trust them; and the
-        cleaner's, beyond what was cleaned."""
+        """Lowers a log's checkpoint lines on disk, before anybody can append, if recovery cut the log below them (a bit
+        has flipped, a file was lost).
+
+        Otherwise a killed process would leave the recovery point above messages that were appended later and never
+        synced, and the next recovery would trust them; and the cleaner's line beyond what was cleaned.
+        """
         known, end = self._checkpoints.of(log.tp), log.log_end_offset
         cleaned = self._checkpoints.cleaner_offset(log.tp) or 0
         if max(known.recovery_point or 0, cleaned) <= end:

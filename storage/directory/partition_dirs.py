@@ -76,8 +76,8 @@ def set_aside(disk: Disk, log_dir: Path, partitions: Iterable[TopicPartition]) -
 
 
 def remove(disk: Disk, directory: Path) -> None:
-    """Removes a directory and the files in it, and of a link only the link. OSError, also when it has a subdirectory,
-    which no partition has."""
+    """Removes a directory and the files in it; of a link, only the link. OSError, also when the directory has a
+    subdirectory, which no partition has."""
     if directory.is_symlink():
         disk.unlink(directory)
         return
@@ -88,9 +88,9 @@ def remove(disk: Disk, directory: Path) -> None:
 
 @contextlib.contextmanager
 def watched(directory: Path) -> Iterator[Callable[[], bool]]:
-    """Provides a function that tells whether the path still is the directory that was there when the block began.
+    """Provides a function that returns whether the path still names the directory that it named when the block began.
 
-    A descriptor of it is open meanwhile: otherwise another directory could get its inode number. OSError.
+    The directory stays open meanwhile: otherwise another directory could get its inode number. OSError.
     """
     fd = open_directory(directory, os.O_PATH)
     try:

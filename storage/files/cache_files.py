@@ -1,7 +1,7 @@
-"""Small files in the user's cache directory, never in a log directory: by what identifies them, and within a limit.
+"""Small files in the user's cache directory, never in a log directory: each under a key, together within a limit.
 
-Like any cache, a file is only a hint: whoever reads one must compare it with what it was made of, as that is now. All
-may be removed at any time. If they cannot be written, what they would hold is made again after the next start.
+Like any cache, a file is only a hint: whoever reads it must compare it with the present state of its source. All may be
+removed at any time. If they cannot be written, their content is computed again after the next start.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ class CacheFiles:
     """The files of one kind, named by `suffix`. Thread-safe. Errors of the directory are never raised.
 
     `max_bytes` is the limit of what all processes keep there together: what they have written is counted in a file of
-    its own. `is_used`: False where another user could write such files: what they say of a log would be
-    believed, and wrong.
+    its own. `is_used`: False where another user could write such files, because readers would believe them.
     """
 
     def __init__(self, directory: Path, suffix: str, max_bytes: int) -> None:
@@ -67,7 +66,7 @@ class CacheFiles:
             os.utime(self.path(key))
 
     def write(self, key: bytes, data: bytes) -> None:
-        """Keeps `data` for a key, if possible. What is there already is only marked as used."""
+        """Keeps `data` for a key, if possible. A file that exists is only marked as used."""
         if self.read(key) == data:
             self.used(key)
             return
@@ -91,8 +90,9 @@ class CacheFiles:
     def _count_locked(self, path: Path, size: int) -> None:
         """Makes room for a file of this size, and counts it in place of the one that is there."""
         with open(self.directory / f"total-{self.suffix[1:]}", "r+b", opener=_private) as total:
-            # A process that was stopped may hold it for ever, and there are file systems without locks. Two that count
-            # at the same moment may forget what one of them adds, until the limit is reached and all files are counted.
+            # Go on without the lock: a stopped process may hold it forever, and some file systems have no locks. Two
+            # processes that count at the same moment may lose one's addition, until the limit is reached and all files
+            # are counted.
             with contextlib.suppress(OSError):
                 fcntl.flock(total, fcntl.LOCK_EX | fcntl.LOCK_NB)
             text = total.read(_MOST_DIGITS)
@@ -116,7 +116,7 @@ class CacheFiles:
             raise
 
     def _make_room(self, size: int) -> int:
-        """Removes what was used longest ago if there is not as much room; the size of what stays."""
+        """Removes the least recently used files if `size` bytes do not fit; returns the size of the others."""
         files = []
         with os.scandir(self.directory) as entries:
             for entry in entries:

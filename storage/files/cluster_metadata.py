@@ -72,7 +72,7 @@ class ClusterMetadataReader:
         # The position and header of the last batch read. The inode number alone does not prove that the batch is still
         # there: a quorum's log may be truncated and appended to again, and a directory may be formatted again.
         self._last_batch: tuple[int, bytes] | None = None
-        # Why the latest snapshot was not read. The log from its beginning tells as much, if it is still there.
+        # Why the latest snapshot was not read. The log from its beginning has the same content, if it still exists.
         self._unread: StorageError | None = None
         # The error of an intact batch with invalid records: reading it again would not help.
         self._stuck: StorageError | None = None
@@ -109,8 +109,8 @@ class ClusterMetadataReader:
 
     def state_before(self, end_offset: int) -> tuple[MetadataReplay, int, StorageError | None]:
         """The state that the records below an offset describe, from the newest snapshot that ends there or earlier; the
-        offset that it ends before, and why it ends below the one that was asked for. This reader does not refresh any
-        more. FileNotFoundError, OSError."""
+        state's end offset, and why that is below `end_offset`. This reader does not refresh any more.
+        FileNotFoundError, OSError."""
         segments, snapshots = self._list()
         self._forget()
         # All records of a snapshot count: their offsets are those in its file, not the log's.
@@ -120,8 +120,8 @@ class ClusterMetadataReader:
         return self._replay, min(self._end_offset, end_offset), problem
 
     def oldest_snapshot(self) -> tuple[int, int] | None:
-        """The offset that the oldest snapshot ends before, and the time of its last record, -1 if it cannot be read.
-        None: there is no snapshot. FileNotFoundError, OSError."""
+        """The end offset of the oldest snapshot, and the time of its last record, -1 if it cannot be read. None: there
+        is no snapshot. FileNotFoundError, OSError."""
         snapshots = self._list()[1]
         if not snapshots:
             return None
@@ -307,8 +307,8 @@ class ClusterMetadataReader:
 
 
 def read_bootstrap(log_dir: Path) -> ClusterMetadata | None:
-    """The metadata in `bootstrap.checkpoint`: what a cluster began with, at least its features, or in a copy what it
-    had besides topics. None without the file; OSError when it cannot be read."""
+    """The metadata in `bootstrap.checkpoint`: what a cluster began with, at least its features; in a copy, everything
+    except topics. None without the file; OSError when it cannot be read."""
     try:
         return ClusterMetadataReader(log_dir).bootstrap(log_dir / names.BOOTSTRAP_CHECKPOINT)
     except FileNotFoundError:

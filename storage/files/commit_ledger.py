@@ -19,7 +19,7 @@ from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.types import TopicPartition
 
 VERSION: Final = 2
-_OLDER: Final = 1  # has the same, but for its pending writes
+_OLDER: Final = 1  # differs only in its pending writes
 # For how many queries, those that committed last, the last committed batch is remembered.
 QUERIES_KEPT: Final = 1000
 # For how many of a query's last batches the content sums are remembered: as many as Spark's checkpoint keeps
@@ -145,7 +145,7 @@ class Ledger:
         return replace(self, pending=changed)
 
     def done(self, write: WriteId, now_ms: int) -> Ledger:
-        """Without this pending write, which is remembered if it may be repeated. One that was never pending had no
+        """Without this pending write, which is remembered if it may be repeated. A write that was never pending had no
         rows."""
         pending = self.withdrawn(write).pending
         if write.batch is None:

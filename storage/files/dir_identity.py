@@ -1,4 +1,4 @@
-"""The identity of a partition's directory: it distinguishes it from one that was made later under the same name.
+"""The identity of a partition's directory: it differs for a directory that is made later under the same name.
 
 A topic that is deleted and created again has a directory of the same name, with segments of the same names, and file
 systems reuse the inode numbers of removed files. So an inode number alone does not identify a directory. The identity

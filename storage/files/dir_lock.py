@@ -82,8 +82,8 @@ class DirLock:
 
 
 def when_free(act: Callable[[], _T], timeout_s: float) -> _T:
-    """Return what `act` returns. It is called until it does not raise LogLocked, or until so many seconds have passed.
-    A command holds the lock for moments, a mount or a broker for as long as it runs."""
+    """Return what `act` returns. Calls `act` until it does not raise LogLocked, or `timeout_s` seconds have passed. A
+    command holds the lock for moments, a mount or a broker for as long as it runs."""
     deadline = time.monotonic() + timeout_s
     while True:
         try:

@@ -162,7 +162,7 @@ def begin_writeback(file: DiskFile, start: int, end: int) -> int:
 
 @lru_cache(maxsize=1)
 def _sync_file_range() -> Any:
-    """The C library's; None if it has none."""
+    """The C library's sync_file_range; None if it has none."""
     try:
         return ctypes.CDLL(None).sync_file_range
     except (AttributeError, OSError):
@@ -178,7 +178,7 @@ def replace_file(disk: Disk, path: Path, content: bytes, *, mode: int | None = N
     """
     temporary = path.with_name(path.name + ".tmp")
     if os.path.lexists(temporary):
-        disk.unlink(temporary)  # a rest of ours, or a link to something that is not to be written
+        disk.unlink(temporary)  # remains of ours, or a link to something that must not be written
     with opened(disk, temporary, create=True) as file:
         if mode is not None:
             os.fchmod(file.fileno(), mode)

@@ -59,7 +59,7 @@ class Disk(Protocol):
         """Gives a file a second name (link(2)). Neither name may be written through afterwards."""
 
     def copy(self, source_fd: int, target: Path, size_bytes: int) -> int:
-        """Makes a file of the first `size_bytes` of another one; returns how many there were.
+        """Copies the first `size_bytes` of an open file to a new one; returns how many bytes there were.
 
         Where the file system can, both share their blocks until one of them is changed (copy_file_range(2)).
         """

@@ -54,8 +54,8 @@ class LeaderEpochs:
         return LeaderEpochs((*kept, entry))
 
     def insert(self, entry: EpochEntry) -> LeaderEpochs:
-        """With this entry before later ones, if its epoch lies between those that are known around its offset; the one
-        of the same epoch moves there."""
+        """With this entry inserted, if its epoch lies between the known epochs around its offset; an entry of the same
+        epoch moves to this offset."""
         slot = bisect_right(self.entries, entry.start_offset, key=lambda entry: entry.start_offset)
         earlier = self.entries[slot - 1].epoch if slot else -1
         if slot == len(self.entries) or not earlier < entry.epoch <= self.entries[slot].epoch:

@@ -6,8 +6,8 @@ each read, checked and closed again: no open descriptor holds a deleted file's d
 (if another process truncates a mapped file, SIGBUS kills the reader).
 
 But inode numbers are reused, and a file may be truncated and appended to. So a file that is no longer written can be
-bound to its present size and modification time (`fix`): a file with others is not this one, and is not read. And who
-owns a file and has removed it says so (`mark_removed`).
+bound to its present size and modification time (`fix`): a file with another size or time counts as another file, and is
+not read. And whoever owns a file and removes it calls `mark_removed`.
 
 Nothing here locks: a LogFile may be read from any number of threads.
 """
@@ -56,7 +56,7 @@ def open_quietly(path: str | os.PathLike[str], flags: int = _READ_FLAGS) -> int:
 
 
 class FileIdentity(NamedTuple):
-    """Stays the same when a file is renamed, and differs for another file of the same name."""
+    """A file's identity: stays the same when the file is renamed, and differs for another file of the same name."""
 
     device: int
     inode: int
@@ -93,13 +93,13 @@ class LogFile:
     def fix(self, status: os.stat_result, on_change: Callable[[], None] | None = None) -> None:
         """From now on the file counts as gone unless it has the size and modification time of `status`.
 
-        `on_change` is called when it has others, before SegmentGone is raised: lists of files must be refreshed.
+        `on_change` is called when these differ, before SegmentGone is raised: lists of files must be refreshed.
         """
         self._on_change = on_change
         self._fixed = FileMark.of(status)
 
     def mark_removed(self) -> None:
-        """From now on the file counts as gone: who owns it has removed it, and another one may get its inode."""
+        """From now on the file counts as gone: its owner has removed it, and another file may get its inode."""
         self._is_removed = True
 
     def is_as_fixed(self, status: os.stat_result) -> bool:
@@ -134,7 +134,7 @@ class LogFile:
 
     def skip_hole(self, position: int) -> int:
         """The first byte position from `position` on that is not in a hole, which reads as zeros and may be larger than
-        any disk; the end of the file if none is, and beyond it `position`. Raises as `read`."""
+        any disk; the end of the file if there is none; `position` if that is beyond the end. Raises as `read`."""
         fd = self._open()
         try:
             return os.lseek(fd, position, os.SEEK_DATA)
@@ -182,7 +182,7 @@ class LogFile:
         fd = self._open()
         try:
             for start, end in spans:
-                first = start - start % _PAGE_BYTES  # of a page that is named in part, the kernel drops nothing
+                first = start - start % _PAGE_BYTES  # the kernel drops only whole pages
                 os.posix_fadvise(fd, first, end - first, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(fd)

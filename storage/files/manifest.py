@@ -47,8 +47,8 @@ class ManifestTopic:
 @dataclass(frozen=True, slots=True)
 class ManifestSegment:
     """A segment in an object store: its .log is the next `size_bytes` of the partition's ranges, each of which is an
-    object. `mark`: tells its file in the source, as it was when it was copied, from any other. `max_timestamp`: the
-    greatest in its batches, -1 without any, and `max_timestamp_offset` the last offset of the first batch that has it.
+    object. `mark`: identifies its file in the source, as it was when it was copied. `max_timestamp`: the greatest in
+    its batches, -1 without any, and `max_timestamp_offset` the last offset of the first batch that has it.
     """
 
     base_offset: int
@@ -83,8 +83,8 @@ class ManifestOffset:
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A file of the copy that is no `.log`: its size, and its SHA-256 in hexadecimal. `content`: in Base64, of a small
-    file in an object store, which is no object of its own."""
+    """A file of the copy other than a `.log`: its size, and its SHA-256 in hexadecimal. `content`: in Base64, if it is
+    a small file in an object store, without an object of its own."""
 
     size_bytes: int
     sha256: str
@@ -263,7 +263,7 @@ def _text(value: object) -> str:
 
 
 def _typed(kind: type[_Made], *values: Any, **named: Any) -> _Made:
-    """Makes one of these. TypeError if a text, number or None is of another type than it says."""
+    """Makes a `kind` of these values. TypeError if a text, number or None does not have its field's type."""
     checked = kind(*values, **named)
     for name, expected in _simple_types(cast("Hashable", kind)):
         value = getattr(checked, name)

@@ -1,4 +1,4 @@
-"""Writes the checkpoints of KRaft records with which a broker begins that has no metadata log yet.
+"""Writes the checkpoints of KRaft records from which a broker without a metadata log starts.
 
 A checkpoint is a control batch with a SnapshotHeader, batches of records, a control batch with a SnapshotFooter. The
 records of `bootstrap.checkpoint` are appended to the metadata log when the broker first starts; the checkpoint at

@@ -92,10 +92,9 @@ class ClusterMetadata:
     """The cluster's metadata before `end_offset`.
 
     `broker_defaults` and `brokers` (by node id) are dynamic broker configurations, which override server.properties.
-    `other_configs`: by resource type and name, of what is neither a topic nor a broker. `verbatim`: ACLs, credentials,
-    quotas and tokens. `features`: levels by name, those that are off left out. Producer ids below `next_producer_id`
-    were given out.
-    `problem`: why nothing beyond `end_offset` could be read; None when everything was read.
+    `other_configs`: those of other resources, by resource type and name. `verbatim`: ACLs, credentials, quotas and
+    tokens. `features`: levels by name, those that are off left out. Producer ids below `next_producer_id` were given
+    out. `problem`: why nothing beyond `end_offset` could be read; None when everything was read.
     """
 
     topics: Mapping[str, TopicMetadata] = field(default_factory=dict)
@@ -210,14 +209,14 @@ class MetadataReplay:
             raise CorruptCheckpoint(
                 f"metadata changes partition {data['partitionId']} of {topic['name']}, which is not there"
             )
-        # What a change leaves as it is, is not in it or null.
+        # A field that a change leaves as it is, is missing or null in the change.
         after = {**before, **{name: value for name, value in data.items() if value is not None}}
         after["leaderEpoch"] = before["leaderEpoch"] + ("leader" in data)
         after["partitionEpoch"] = before["partitionEpoch"] + 1
         self._partition(data, after)
 
     def _clear_elr(self, name: str) -> None:
-        """Of a topic, or of all."""
+        """Clears the eligible leader replicas of a topic, or of all topics."""
         for topic_id, topic in self.topics.items():
             if name in ("", topic["name"]):
                 for data in list(self.partitions.get(topic_id, {}).values()):

@@ -49,8 +49,8 @@ KAFKAS_OWN_TOPICS = INTERNAL_TOPICS | {CLUSTER_METADATA_TOPIC}
 MAX_TOPIC_LENGTH = 249  # leaves room for "-" and a partition number within 255 bytes
 _MAX_NAME_LENGTH = 255
 _MAX_PARTITION = 2**31 - 1
-# More than any topic has. The name of an empty directory is enough to have a higher number, and what a topic lacks is
-# counted from it.
+# More than any topic has. The name of an empty directory may claim a higher number, and a topic's missing partitions
+# are counted up to it.
 MAX_PARTITIONS: Final = 100_000
 _OFFSET_DIGITS = 20
 

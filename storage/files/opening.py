@@ -7,7 +7,7 @@ that has the file (openat(2)), and
   has moved to another volume. That is a link to a directory of the same name and of the same owner as the link;
 - only regular files are opened, and none is waited for: a FIFO or a device blocks or never ends (O_NONBLOCK);
 - the file belongs to the owner of the directory, or is readable to that owner: a hard link to a file of somebody else
-  shows nothing that the directory's owner could not read. To be written it must be the owner's, or ours.
+  shows nothing that the directory's owner could not read. For writing, the file must be the owner's or ours.
 
 The log directory itself is named by a person, who may name a link: see `real_place`.
 """
@@ -59,7 +59,7 @@ def open_file(path: Place, flags: int, mode: int = 0o666) -> int:
             status, owner = os.fstat(fd), os.fstat(parent)
             _check(status, owner, path, writes=writes)
             if flags & os.O_CREAT and os.geteuid() == 0 == status.st_uid != owner.st_uid:
-                # As the owner would have made it. What its directory's mode permits to others, it does.
+                # As the owner would have made the file: it permits others what its directory permits them.
                 os.fchown(fd, owner.st_uid, owner.st_gid)
                 os.fchmod(fd, stat.S_IMODE(owner.st_mode) & 0o666)
         except BaseException:
@@ -98,7 +98,7 @@ def open_below(root: Place, name: str, flags: int) -> int:
 
 
 def make_directory(path: Place) -> None:
-    """Makes a directory. As root: with the owner of the one that it is in, and no bits which that lacks. OSError."""
+    """Makes a directory. As root: with its parent's owner, and no permission bits that the parent lacks. OSError."""
     directory, name = os.path.split(os.fspath(path))
     parent = _open_parent(directory or ".", follow=False)
     try:
@@ -106,7 +106,7 @@ def make_directory(path: Place) -> None:
         is_of_other = os.geteuid() == 0 != owner.st_uid
         os.mkdir(name, stat.S_IMODE(owner.st_mode) & 0o777 if is_of_other else 0o777, dir_fd=parent)
         if is_of_other:
-            # Not by its name, to which the owner may have given something else by now.
+            # Not by its name: the owner may have put something else there by now.
             fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
             try:
                 os.fchown(fd, owner.st_uid, owner.st_gid)
@@ -174,8 +174,8 @@ def _is_ours(path: Place) -> bool:
 
 @contextmanager
 def parent_of(path: Place) -> Iterator[tuple[int | None, str]]:
-    """The directory of a name that is to be changed, which is no link, and the name in it; None and the whole path if
-    there is no descriptor left, because what a failed write has left must be removed then too. OSError."""
+    """A descriptor of the directory in which a name is to be changed, never a link, and the name in it. None and the
+    whole path if no descriptor is left: the remains of a failed write must be removed even then. OSError."""
     directory, name = os.path.split(os.fspath(path))
     try:
         parent = _open_parent(directory or ".", follow=False)
@@ -236,7 +236,7 @@ def _check(file: os.stat_result, directory: os.stat_result, path: Place, *, writ
     if file.st_uid == directory.st_uid or directory.st_uid == 0:
         return
     if writes:
-        # Without a second name the file was made here, and by us.
+        # A file of ours without a second name was created here.
         if file.st_uid == os.geteuid() and file.st_nlink == 1:
             return
     elif file.st_mode & stat.S_IROTH or (file.st_gid == directory.st_gid and file.st_mode & stat.S_IRGRP):

@@ -9,7 +9,7 @@ from typing import Final
 
 from storage.files.log_file import open_quietly
 
-# More than files of lines have: 100,000 partitions with names of 100 characters take 11 MiB in a checkpoint. A sparse
+# More than any file of lines has: 100,000 partitions with names of 100 characters take 11 MiB in a checkpoint. A sparse
 # file may have any size, whatever the disk has room for.
 MOST_SMALL_FILE_BYTES: Final = 16 << 20
 # For files with an entry for each producer, transaction, commit, or range of batches.

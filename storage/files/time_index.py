@@ -61,7 +61,7 @@ def parse(data: bytes, base_offset: int, *, growing: bool = False, path: Path | 
     offsets = table["offset"].astype(np.int32)
     rows = used_entries(np.stack((timestamps, offsets.astype(np.int64)), axis=1))
     if rows == 0 and whole == 1:
-        # A trimmed file of one zero entry: the segment's messages have timestamp 0, and only its first offset.
+        # A trimmed file of one zero entry: the segment has only its first offset, with timestamp 0.
         rows = 1
     problem = None
 

@@ -227,7 +227,7 @@ class RecordColumns(RecordFields):
         headers_count: Int64s | int = 0,
         offset_delta: Int64s | None = None,
     ) -> None:
-        """A number, or an array of one element, holds for every record but for `value_start`."""
+        """A number, or an array of one element, applies to every record, except in `value_start`."""
         columns = np.empty((len(RecordColumn), len(value_start)), np.int64)
         try:
             columns[RecordColumn.OFFSET] = 0 if offset_delta is None else offset_delta

@@ -55,12 +55,12 @@ def plan_leftovers(files: Iterable[str], next_offset_of: Callable[[str], int]) -
         if below is not None and next_offset_of(names.segment_file(below, FileKind.LOG)) > start:
             start = below  # the segment that was split, if its first message had a later offset than its name
         remove += [name for name, part in live.items() if start <= part.offset < end]
-    # 3. It gets its name. The .log last: until then the .swap file is enough to repeat all this.
+    # 3. The replacement gets its final names, the .log last: until then the .swap file is enough to repeat all this.
     order = sorted(swap, key=lambda name: (swap[name].kind is FileKind.LOG, name))
     rename = [(name, names.segment_file(swap[name].offset, swap[name].kind)) for name in order]
     return LeftoverPlan(tuple(dict.fromkeys(remove)), tuple(rename))
 
 
 def _is_temporary(name: str) -> bool:
-    # Others write a topic's configuration while its logs are opened: OwnedLogs removes what is left of that.
+    # A topic's configuration may be written while its logs are opened: OwnedLogs removes its leftovers.
     return name.endswith(names.TEMPORARY_SUFFIX) and name != names.TOPIC_PROPERTIES + names.TEMPORARY_SUFFIX

@@ -70,7 +70,7 @@ _INDEX_KINDS = tuple(_ENTRY_SIZES)
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A segment was cut: what follows is no sound batch. `intact`: what of it is."""
+    """A cut in a segment, where no sound batch follows. `intact`: a text that names an intact batch after the cut."""
 
     base_offset: int
     position: int
@@ -81,9 +81,10 @@ class Cut:
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """The report of recovering a partition; `changes` are texts for people, in order. `leftovers`: what it did with
-    the files of interrupted work. `misordered_segments`: an index entry falls on an offset that does not ascend, at
-    which a broker fails. `overlapping_segments`: with a batch that begins before the previous one ends, by position."""
+    """The report of recovering a partition; `changes` are texts for people, in order. `leftovers`: what recovery did
+    with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
+    ascend, where a broker fails. `overlapping_segments`: the position of a batch that begins before the previous one
+    ends, by base offset."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
@@ -200,8 +201,8 @@ class Recovery:
         return leftovers
 
     def _check_replacements(self, leftovers: LeftoverPlan) -> None:
-        """PartitionOffline where an offset or a magic in a finished replacement is wrong, as far as that shows: what it
-        covers follows from its offsets, readers stop at an unknown magic, and no CRC covers either."""
+        """PartitionOffline if a finished replacement has a visibly wrong offset or magic. No CRC covers these: its
+        offsets decide which files it replaces, and readers stop at an unknown magic."""
         ends = []
         for name, _ in leftovers.rename:
             parsed = names.parse_segment_file(name)
@@ -275,7 +276,8 @@ class Recovery:
     # Pass 5
 
     def _check_span(self, segment: Segment, end_offset: int = MAX_OFFSET) -> None:
-        """`end_offset`: the next segment's base. Offsets beyond are damage: the parts would displace its messages."""
+        """OffsetOverflow if the segment must be split. `end_offset`: the next segment's base. Offsets from there on are
+        damage: the parts would displace the next segment's messages."""
         if overflows(segment, end_offset):
             raise OffsetOverflow(segment)
 

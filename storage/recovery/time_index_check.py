@@ -28,7 +28,8 @@ def has_sound_time_index(segment: Segment) -> bool:
     a time. Damage that ends such a walk is not a matter of the time index: then the answer is True. Errors:
     SegmentGone, OSError.
     """
-    # Nobody is writing to it: a last entry that cannot be right is not one that is being written, as to a reader.
+    # Nobody is writing to the index, so an invalid last entry is damage; a reader would take it for an unfinished
+    # entry.
     times = time_index.load(segment.path_of(FileKind.TIME_INDEX), segment.base_offset)
     if times.problem is not None:
         return False

@@ -35,9 +35,9 @@ class KeptSegment:
     """A segment that a pass would leave.
 
     `kept_by`: the configuration keys whose limits it does not exceed, or another reason of those above.
-    `largest_timestamp`: what `retention.ms` is compared with, epoch ms; `future_offset`: the message that has it, where
-    it lies in the future, otherwise None. `goes_at`: when `retention.ms` will remove it, epoch ms; `goes_after_bytes`:
-    after how many more bytes `retention.bytes` will; None where that will not happen.
+    `largest_timestamp`: what `retention.ms` is compared with, epoch ms; `future_offset`: the offset of the message with
+    that timestamp if the timestamp is in the future, otherwise None. `goes_at`: when `retention.ms` will remove it,
+    epoch ms; `goes_after_bytes`: after how many more bytes `retention.bytes` will; None where that will not happen.
     """
 
     base_offset: int
@@ -100,7 +100,7 @@ def may_be_tiered(snapshot: LogSnapshot, config: LogConfig) -> bool:
 
 
 def _limits(config: LogConfig, age_ms: int, *, older: bool) -> tuple[str, ...]:
-    """The limits that were set and that a segment does not exceed. `older`: an older one stays."""
+    """The limits that were set and that a segment does not exceed. `older`: an older segment stays."""
     limits = {
         "retention.ms": config.retention_ms,
         "retention.bytes": config.retention_bytes,
@@ -111,7 +111,7 @@ def _limits(config: LogConfig, age_ms: int, *, older: bool) -> tuple[str, ...]:
         return (NO_LIMIT,)
     by_time = age_ms <= config.retention_ms
     if older and (not by_time or "retention.ms" not in set_ones):
-        # Its own age or place would let it go, or nothing but its place counts.
+        # It is kept only because an older segment is kept.
         return (OLDER,)
     return tuple(name for name in set_ones if name != "retention.ms" or by_time)
 

@@ -39,8 +39,8 @@ CHECKPOINTS: Final = "checkpoints"
 DELETION: Final = "deletion"
 COMPACTION: Final = "compaction"
 
-# Other threads open logs and change their configurations, so flush.ms is checked at least this often, and never more
-# often than the other.
+# flush.ms is checked at least every _FLUSH_LOOK_MS, because other threads open logs and change their configurations,
+# and at most every _LEAST_FLUSH_MS.
 _FLUSH_LOOK_MS: Final = 1000
 _LEAST_FLUSH_MS: Final = 10
 _NEVER_MS: Final = 3_600_000
@@ -110,7 +110,7 @@ class _Report:
     def __init__(self) -> None:
         self.result = ""
         self.errors: dict[str, str] = {}
-        self.bugs: dict[str, Exception] = {}  # the unexpected ones of the errors: they are logged in full
+        self.bugs: dict[str, Exception] = {}  # the unexpected errors, which are logged in full
 
     @contextlib.contextmanager
     def failing_alone(self, tp: TopicPartition) -> Iterator[None]:
@@ -167,7 +167,8 @@ class Maintenance:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the partition that it works on, then deletes what awaits that. Safe to call twice.
+        """Ends the thread after the partition that it works on, then deletes the files that await deletion. Safe to
+        call twice.
 
         The directory is closed after this, not before.
         """

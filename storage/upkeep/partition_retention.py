@@ -67,7 +67,7 @@ def _retention(
     high_watermark: Callable[[], int | None],
     kept_from: KeptFrom,
 ) -> Retention | None:
-    """The retention pass that is allowed for a partition; None for none. `high_watermark`: as the broker checkpointed
+    """The retention pass that a partition allows; None if it allows none. `high_watermark`: as the broker checkpointed
     it."""
     info, is_broker = log_dir.topic_info(tp.topic), log_dir.is_broker
     allowed = guest_rules.may_retain(info, is_broker=is_broker)

@@ -162,8 +162,8 @@ class ExpiredSegment:
 
 @dataclass(frozen=True, slots=True)
 class BrokersRetention:
-    """The segments of a tiered log that a broker would remove: by `retention.*` of the whole of it, wherever that is,
-    and by `local.retention.*` of what is here, once that is copied."""
+    """The segments of a tiered log that a broker would remove: by `retention.*` from the whole log, wherever its
+    segments are, and by `local.retention.*` from this directory, once they are copied."""
 
     total: tuple[ExpiredSegment, ...]
     local: tuple[ExpiredSegment, ...]
@@ -173,8 +173,8 @@ class BrokersRetention:
 class RetentionResult:
     """The result of a pass over a log. `segments`: removed, or to be removed in a dry run, the oldest first. `rolled`:
     the active segment was removed too (or would be) and replaced by an empty one. `files`: renamed to `.deleted`, to be
-    unlinked after `file.delete.delay.ms`. `kept`: in a dry run the segments that stay, and why. `brokers`: of a tiered
-    log, for that is for its broker to do."""
+    unlinked after `file.delete.delay.ms`. `kept`: in a dry run the segments that stay, and why. `brokers`: what the
+    broker would remove from a tiered log."""
 
     tp: TopicPartition
     segments: tuple[ExpiredSegment, ...]
@@ -193,7 +193,7 @@ class RetentionResult:
 
 
 def plan(log: LogState, policies: Sequence[RetentionPolicy]) -> tuple[ExpiredSegment, ...]:
-    """The oldest segments to remove: each policy is applied to what those before it leave."""
+    """The oldest segments to remove: each policy is applied to the segments that the previous ones leave."""
     expired: list[ExpiredSegment] = []
     for policy in policies:
         count = policy.expired(log)
@@ -215,7 +215,7 @@ class Retention:
 
     `before`: first move the log start there, as DeleteRecords does (HIGH_WATERMARK: to the end of what may be read).
     `high_watermark`: nothing at or above it is removed; None: the log end. `only_start`: only the log start counts.
-    `kept_from`: from there on nothing is removed, although it may come to lie below the log start.
+    `kept_from`: nothing from this offset on is removed, even if the offset comes to lie below the log start.
     """
 
     clock: Clock
@@ -255,8 +255,8 @@ class Retention:
         expired = self._expired(snapshot, config, start, now_ms)
         everything = bool(expired) and len(expired) == len(snapshot.segments)
         if everything:
-            # What was appended meanwhile is in the segment that is now the last but one, so it is checked again. What
-            # was appended since the roll may have expired as well, but it is in the active segment, which stays.
+            # Messages appended meanwhile are in the segment that is now the last but one: check it again. Messages
+            # appended since the roll are in the active segment, which stays.
             log.roll()
             snapshot = log.snapshot()
             expired = self._expired(snapshot, config, start, now_ms)[: len(snapshot.segments) - 1]
@@ -301,8 +301,8 @@ def left_alone(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> Retenti
 
 
 def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> BrokersRetention:
-    """Kafka's default limits count here, as they do for a broker. What the snapshot lacks of the log
-    (LogSnapshot.remote_offsets) is left out."""
+    """The segments that the broker of a tiered log would remove. Kafka's default limits count, as for a broker.
+    Segments that the snapshot lacks (LogSnapshot.remote_offsets) are left out."""
     whole = _state(snapshot, config, snapshot.log_start_offset, snapshot.log_end_offset, now_ms)
     try:
         ms, size = (int(config.other.get(name, _AS_TOTAL)) for name in ("local.retention.ms", "local.retention.bytes"))
@@ -328,8 +328,8 @@ def brokers_retention(snapshot: LogSnapshot, config: LogConfig, now_ms: int) -> 
 def first_pass(
     snapshot: LogSnapshot, config: LogConfig, now_ms: int, timestamp_of: Callable[[LogSnapshot, Segment], int]
 ) -> tuple[ExpiredSegment, ...]:
-    """The segments that a broker's retention removes of a log that it has just started with, if `timestamp_of` returns
-    what it takes for the greatest timestamp of a segment."""
+    """The segments that a broker's first retention pass after its start removes from a log. `timestamp_of`: what the
+    broker takes for a segment's greatest timestamp."""
     state = _state(snapshot, config, snapshot.log_start_offset, snapshot.log_end_offset, now_ms)
     by_limits = (BY_SIZE, BY_TIME) if config.delete else ()
     segments = tuple(

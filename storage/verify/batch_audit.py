@@ -71,7 +71,7 @@ class BatchAudit:
         self.trail = ProducerTrail()
 
     def visit(self, data: memoryview, table: BatchTable, rows: int, origin: int) -> None:
-        """The first `rows` of `table`; `data` holds their bytes, from the file position `origin` on."""
+        """Checks the first `rows` of `table`; `data` holds their bytes, from the file position `origin` on."""
         headers = BatchTable(table.data[:, :rows].copy(), rows)
         self._waiting.append(headers)
         self._rows += rows
@@ -85,7 +85,7 @@ class BatchAudit:
             self.flush()
 
     def jump(self, next_offset: int) -> None:
-        """Offsets continue here, after damage."""
+        """Continues at `next_offset` after damage."""
         self.flush()
         self._last_offset = next_offset - 1
         self.dense = False
@@ -109,7 +109,7 @@ class BatchAudit:
     # A window
 
     def _has_unknown_magic(self, headers: BatchTable) -> bool:
-        """check_segment passes such a batch alone, as if it were of v2."""
+        """Whether the magic is unknown: check_segment passes such a batch alone, as if it were v2."""
         position = int(headers.position[0])
         magic = self._log.read(position + MAGIC_AT, 1)[0]
         if magic <= MAX_MAGIC:
@@ -164,7 +164,7 @@ class BatchAudit:
     # A lot
 
     def _check_offsets(self, lot: BatchTable) -> None:
-        """Base offsets must also come after the batch before (the walk has checked the last offsets)."""
+        """Checks that base offsets come after the previous batch too; the walk has checked the last offsets."""
         base, last = lot.base_offset, lot.last_offset
         before = np.concatenate(([self._last_offset], last[:-1]))
         known = base >= 0
@@ -202,7 +202,7 @@ class BatchAudit:
         producers = lot.producer_id[order]
         control, transactional = lot.is_control[order], lot.is_transactional[order]
         kept = np.ones(len(order), np.bool_)
-        # Between a producer's equal batches no other is needed.
+        # Of a producer's consecutive equal batches, only the first and the last are needed.
         same = producers[1:] == producers[:-1]
         same &= ~control[1:] & ~control[:-1] & (transactional[1:] == transactional[:-1])
         kept[1:-1] = ~(same[1:] & same[:-1])

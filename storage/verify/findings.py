@@ -25,7 +25,7 @@ class Severity(Enum):
     """Whether a fault is damage."""
 
     FINDING = "finding"  # messages are lost, or answers may be wrong
-    NOTE = "note"  # work under way, or stopped half-way, or what may be in order
+    NOTE = "note"  # work under way or stopped half-way, or something that may be in order
 
 
 class FaultKind(Enum):
@@ -168,8 +168,8 @@ class Finding:
 
     @staticmethod
     def of_error(kind: FaultKind, error: StorageError | OSError, path: Path, how: Repair = UNREPAIRED) -> Finding:
-        """The fault for an error while reading a file; `path` if the error has none. An OSError is UNREADABLE;
-        PermissionError is raised: what this user may not read need not be damaged."""
+        """The finding for an error while reading a file, `path` unless the error names another. An OSError is
+        UNREADABLE; PermissionError is raised: what this user may not read need not be damaged."""
         if isinstance(error, PermissionError):
             raise error
         if isinstance(error, OSError):

@@ -90,7 +90,7 @@ class IndexAudit:
             findings.add(Finding(kind, self._time_path, self._how, expected=greatest, found=found))
 
     def _match_offset_entries(self, part: BatchTable) -> None:
-        """Entries that point into these batches: at a batch's start, with no earlier batch that holds their offset."""
+        """Checks entries that point into these batches: to a batch's start, and no earlier batch holds their offset."""
         stop = int(self._positions.searchsorted(int(part.end[-1])))
         first = self._next_entry
         if stop > first:
@@ -114,7 +114,8 @@ class IndexAudit:
         self._known_offsets[low:high] |= part.last_offset[part.last_offset.searchsorted(keys)] == keys
 
     def _match_time_entries(self, part: BatchTable) -> None:
-        """Entries with offsets in these batches: the greatest timestamp up to there, at the first batch that has it."""
+        """Checks entries with offsets in these batches: the greatest timestamp so far, at the first batch that has
+        it."""
         first = self._next_time
         stop = int(self._time_offsets.searchsorted(int(part.last_offset[-1]), side="right"))
         if stop <= first:

@@ -1,10 +1,10 @@
 """Compares a log directory with the manifest of a backup: nothing that it lists is missing or changed. More is fine.
 
 The other files (indexes, snapshots, epochs, checkpoints) are compared in a directory that was closed in order, as long
-as nothing was added since and segments begin where they did: then each of them is as it was. Otherwise only those that
-no message changes are: ids, configurations, the cluster's metadata. None are in a broker's directory, to which the
-backup was restored. The log start offset stays in any case: raised, it hides messages. Of a backup in an object store
-all objects are read and compared.
+as nothing was added since and segments begin where they did: then each of them must be as it was. Otherwise only files
+that no message changes are compared: ids, configurations, the cluster's metadata; and none in a broker's directory, to
+which the backup was restored. The log start offset is always compared: a raised one hides messages. Of a backup in an
+object store all objects are read and compared.
 
 Ranges of batches are compared, not files: the directory may have other segments than the source had, and grow. Each
 range is read from the batch with its first offset to the one with its last. Where its SHA-256 differs, checksums show
@@ -73,7 +73,7 @@ def verify_manifest(
         for tp, listed in sorted(chosen.items()):
             snapshot = _snapshot(log_dir, tp, listed, findings)
             if snapshot is not None:
-                # A log start offset beyond the log would be its end, too.
+                # A log start offset beyond the log would also be the log end offset.
                 has_more = snapshot.log_end_offset > max(listed.log_end_offset, snapshot.log_start_offset)
                 grown |= has_more
                 _check_start(snapshot, listed, path / tp.dir_name, findings)

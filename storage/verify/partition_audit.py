@@ -112,7 +112,7 @@ class PartitionAudit:
             return self._findings, LogEnds(0, 0)
         first, next_offset, latest_epoch = reports[0].plan.base_offset, reports[0].plan.base_offset, -1
         gaps: list[tuple[int, int]] = []
-        whole = False  # the segment before: behind damage nobody knows where it ended
+        whole = False  # of the previous segment: after damage nobody knows where it ended
         for report in reports:
             self._findings.extend(report.findings)
             base = report.plan.base_offset
@@ -262,7 +262,7 @@ class PartitionAudit:
 
 
 def _is_true(stored: ProducerEntry, seen: ProducerEntry) -> bool:
-    """Whether a snapshot has a producer as the log has it, or begins with what it did after it had expired."""
+    """Whether a snapshot agrees with the log about a producer, or lacks only what it did before it expired."""
     if stored.coordinator_epoch == -1:
         seen = seen._replace(coordinator_epoch=-1)
     if stored.last_offset == -1:

@@ -5,8 +5,8 @@
     remote-parts        objects of a remote segment are missing
     remote-orphans      objects that `__remote_log_metadata` does not name: nothing will ever remove them
 
-Uploads that were not finished, and segments whose removal has begun, are neither: a broker removes them. Indexes and
-snapshots in the tier are not read: a broker takes them as they are, and readers here believe none of them.
+Uploads that were not finished, and segments whose removal has begun, are not faults: a broker removes them. Indexes and
+snapshots in the tier are not read: a broker uses them unchecked, and readers here do not use them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def verify_tier(
 
 
 def list_tier(log_dir: LogDir, tier: Tier, partitions: Collection[TopicPartition]) -> list[Finding]:
-    """The faults in the tier that its listings show, those of partitions that are not in the log directory too."""
+    """The faults that the tier's listings show, also for partitions that are not in the log directory."""
     findings = Findings()
     _list_objects(log_dir, tier, partitions, findings, elsewhere=True, gaps=True)
     return findings.list()
@@ -100,8 +100,8 @@ def _list_objects(
     elsewhere: bool,
     gaps: bool = False,
 ) -> None:
-    """Adds missing and orphaned objects; `gaps`: offsets that no segment has, too, which `_read_segment` finds as well.
-    A place that cannot be reached is a finding of its own, once."""
+    """Adds missing and orphaned objects; `gaps`: also offsets that no segment has, which `_read_segment` finds too. A
+    place that cannot be reached is a finding of its own, once."""
     unreachable: set[Path] = set()
 
     def attempt(path: Path, check: Callable[[], None]) -> None:
@@ -161,8 +161,8 @@ def _compare(log_dir: LogDir, tier: Tier, tp: TopicPartition, path: Path, findin
 
 
 def _find_orphans_elsewhere(log_dir: LogDir, tier: Tier, findings: Findings) -> None:
-    """Orphans of partitions that are not in the log directory. Those of other brokers count by the metadata, if these
-    are here; all objects of a topic that the cluster no longer has are orphaned."""
+    """Orphans of partitions that are not in the log directory. Orphans of other brokers are judged by the metadata, if
+    these are here; all objects of a topic that the cluster no longer has are orphaned."""
     local_partitions = {log_dir.topic_info(topic).topic_id: log_dir.partitions(topic) for topic in log_dir.topics()}
     cluster = log_dir.cluster_metadata()
     ids = None if cluster is None else {topic.topic_id for topic in cluster.topics.values()}

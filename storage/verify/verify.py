@@ -55,7 +55,8 @@ from storage.verify.segment_audit import SegmentReport
 
 
 def check_writes(findings: Findings, path: Path, staged: Iterable[Path], *, held: bool) -> None:
-    """For a log directory and the files `staged` in it, listed before. `held`: another process writes to it."""
+    """Checks the pending writes of a log directory, and the files `staged` in it, listed before. `held`: another
+    process writes to it."""
     from storage.files import commit_ledger  # here, since most directories have no such writes
     from storage.files.commit_ledger import Ledger, WriteId
     from storage.staged_writes.pending_writes import pending_writes
@@ -259,7 +260,7 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
 
 
 def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
-    # Imports what reading configurations needs, which only gaps make necessary.
+    # Imported here because it loads the reading of configurations, which only gaps need.
     from storage.log.segment_gaps import is_cleaned
 
     return is_cleaned(directory.log_dir, tp)
@@ -328,8 +329,8 @@ def _check_topics(directory: _Directory, partitions: list[TopicPartition]) -> No
 
 
 def _check_absent(directory: _Directory) -> None:
-    """Partitions that the cluster's metadata assigns to this broker, and that are not here. Notes: they may be in
-    another of its log directories."""
+    """Notes partitions that the cluster's metadata assigns to this broker and that are not here: they may be in another
+    of its log directories."""
     if not (directory.path / f"{names.CLUSTER_METADATA_TOPIC}-0").is_dir():
         return
     metadata = directory.log_dir.cluster_metadata()
