@@ -119,7 +119,7 @@ class RecordTooLarge(StorageError):
 
 
 class LineTooLong(StorageError):
-    """A message that takes more bytes in a format than readers are shown."""
+    """A message whose text in a format has more bytes than readers are shown."""
 
 
 class InvalidRecord(StorageError):
@@ -151,16 +151,16 @@ class BadDestination(NotPermitted):
 
 
 class TierUnavailable(StorageError):
-    """A tier of remote segments, or an object in it, cannot be read now: it is not there, it cannot be reached, or a
-    key or package that it needs is missing."""
+    """A tier of remote segments, or an object in it, cannot be read now: it is missing, it cannot be reached, or a key
+    or package that it needs is missing."""
 
 
 class NotALogDir(StorageError):
-    """A directory that is named as a log directory and is none."""
+    """A path given as a log directory that is not one."""
 
 
 class TooManyKeys(StorageError):
-    """More different keys than the memory that is allowed for them holds."""
+    """More different keys than fit into the memory allowed for them."""
 
 
 class LogLocked(StorageError):

@@ -251,8 +251,9 @@ class ActiveSegment:
             self._was_cut = True
 
     def sync_cut(self) -> None:
-        """Makes the last cut durable, before another segment or leader epoch follows. The recovery point may be at this
-        segment's end already; then no recovery would look for bytes that a power loss brings back."""
+        """Makes a cut (remains of a failed append, preallocated bytes) durable, before another segment or leader epoch
+        follows. The recovery point may be at this segment's end already; then no recovery would look for bytes that a
+        power loss brings back."""
         if not self._was_cut:
             return
         self.broken = True

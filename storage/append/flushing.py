@@ -50,7 +50,7 @@ class Flushing:
         and only files below it are synced.
 
         PartitionOffline. A failed sync takes the log offline, also for threads that wait for the next flush. If only
-        descriptors were missing, the log stays online and the next flush syncs the files.
+        descriptors or memory were missing, the log stays online and the next flush syncs the files.
         """
         with self:
             return self._flush_held(end_locked, only_sealed=only_sealed)

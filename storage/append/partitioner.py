@@ -66,7 +66,8 @@ class Partitioner:
 
 def in_order_for_key(key: bytes, partitions: Sequence[int], count: int | None) -> list[int]:
     """The `partitions` in the order in which to search them for a key: the partition that Kafka's producers choose by
-    default among `count`, if it is one of them, then the others. `count` None: `partitions` are all."""
+    default among `count`, if it is one of them, then the others. `count` None: unknown, so the highest of `partitions`
+    counts as the last."""
     among = max(partitions, default=0) + 1 if count is None else count
     chosen = int(_of_hash(np.array([hashing.murmur2(key)], np.int64), among)[0])
     return sorted(partitions, key=lambda partition: (partition != chosen, partition))

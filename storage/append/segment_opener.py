@@ -88,7 +88,7 @@ class SegmentOpener:
         return new
 
     def finish(self, active: ActiveSegment) -> None:
-        """Brings the last segment to its end: its final time entry, nothing behind it."""
+        """Brings the last segment to its end: its final time entry, and nothing after its messages."""
         self._remove_leftover()
         active.finish()
         self._files.wrote(active.paths())

@@ -90,8 +90,8 @@ class DirectoryCopy:
     owned: OwnedDir
     force: bool = False
     _source: LogDir | None = None
-    # By partition, the log and its generation of which it is known to be a copy: between two passes a topic may be
-    # created again, or lose messages and get others.
+    # By partition, the log and its generation whose copy it is known to be: between two passes a topic may be created
+    # again, or lose messages and get others.
     _copied_of: dict[TopicPartition, tuple[TransactionOutcomes, int]] = field(default_factory=dict)
     _fresh: set[TopicPartition] = field(default_factory=set)  # without messages at first, and not copied completely yet
     _cluster: ClusterMetadata | None = None  # as last copied

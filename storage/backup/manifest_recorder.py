@@ -93,7 +93,7 @@ class ManifestRecorder:
     found: dict[TopicPartition, OffsetRange] = field(default_factory=dict)
     _partitions: dict[TopicPartition, PartitionRecorder] = field(default_factory=dict)
     _topics: dict[str, ManifestTopic] = field(default_factory=dict)
-    _offsets_of: GroupOffsets | None = None  # kept, with its state: a following mirror looks again and again
+    _offsets_of: GroupOffsets | None = None  # kept with its state: a following mirror reads it at every pass
     _groups: Mapping[str, ConsumerGroup] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
     _cluster_id: str | None = None

@@ -116,7 +116,7 @@ class _Uploads:
             if len(data) < _LOOKED_FOR_BYTES or self._place.size_of(key) != len(data):
                 self._place.write(key, data)
                 if len(data) >= _LOOKED_FOR_BYTES:
-                    gc.collect()  # the clients of stores leave requests, with these bytes, in circles of objects
+                    gc.collect()  # the clients of stores leave requests, with these bytes, in reference cycles
         finally:
             with self._room:
                 self._bytes -= len(data)
@@ -439,7 +439,7 @@ def _mark(segment: Segment) -> str:
 
 
 def _times_in(window: Window, decoder: Decoder) -> list[int]:
-    """Timestamps between which those of all messages are."""
+    """Timestamps that bound those of all messages."""
     times, row = [], 0
     while row < window.table.rows:
         block = decoder.decode(window.buffer, window.table, row, origin=window.origin)

@@ -98,7 +98,7 @@ class BrokerConfig:
         topic: dict[str, Any] = {}
         origins: dict[str, Origin] = {}
         for entry in TOPIC_KEYS.values():
-            # All synonyms are checked; the first one given counts.
+            # All synonyms are checked; of those given, the one listed first counts.
             for synonym in reversed(entry.broker):
                 if synonym.name in given:
                     value = parse_value(synonym.name, synonym.kind, synonym.rule, given[synonym.name])

@@ -37,7 +37,7 @@ from storage.types import TopicPartition
 # the last read ended. Where segments that were read have been removed (compaction, retention) or truncated, everything
 # is read again: a tombstone that was never read may have been removed with them.
 _NO_PRODUCER: Final = -1
-_ROWS: Final = 4096  # of a batch, which may have millions, to be Python objects at once
+_ROWS: Final = 4096  # converted to Python objects at once: a batch may have millions
 _PROBLEMS_KEPT: Final = 20
 
 Offsets = Mapping[str, Mapping[int, CommittedOffset]]

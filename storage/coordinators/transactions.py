@@ -94,7 +94,7 @@ def _producers(log: ReadableLog, snapshot: LogSnapshot) -> PartitionProducers:
 
 
 def _timestamp_at(snapshot: LogSnapshot, offset: int) -> int:
-    """The timestamp of the first message of the batch at an offset; -1 if it is no longer there."""
+    """The timestamp of the first message of the batch at an offset; -1 if it was removed."""
     place = find_batch(snapshot, offset)
     if place is None:
         return NO_TIMESTAMP

@@ -115,7 +115,7 @@ def _topic_id(path: Path) -> str | None:
 
 
 def _extent(directory: Path) -> tuple[int, int]:
-    """The first offset of a log, and the one after its last. OSError."""
+    """The first offset of a log, and the offset after its last one. OSError."""
     bases = live_offsets(directory, FileKind.LOG)
     if not bases:
         return 0, 0

@@ -20,8 +20,8 @@ from storage.files.names import CLUSTER_METADATA_TOPIC
 from storage.format.block import RecordBlock
 from storage.format.messages import Held, UnknownRecordType, messages
 
-# Types of which a later version is passed over: they say nothing of topics, or of what a new cluster takes over.
-# Brokers, controllers, NoOp, ZkMigrationState, ClearElr.
+# Types whose later versions are passed over: they say nothing about topics, nor about anything that a new cluster takes
+# over. Brokers, controllers, NoOp, ZkMigrationState, ClearElr.
 _PASSED_OVER = {bytes([number]) for number in (0, 1, 7, 8, 17, 20, 21, 27, 28, 29)}
 
 

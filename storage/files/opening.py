@@ -132,7 +132,7 @@ def open_directory(path: Place, flags: int = os.O_RDONLY) -> int:
 
 
 def is_directory(path: Place) -> bool:
-    """Whether a directory is there, or a link to one that is followed. False also where that cannot be found out."""
+    """Whether the path is a directory, or a link to a directory that is followed. False also if that is unknown."""
     try:
         os.close(open_directory(path, os.O_PATH))
     except OSError:
@@ -141,7 +141,7 @@ def is_directory(path: Place) -> bool:
 
 
 def exists(path: Place) -> bool:
-    """Whether something has this name, if only a link. OSError where that cannot be found out."""
+    """Whether something has this name, even if only a link. OSError if that is unknown."""
     try:
         os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):

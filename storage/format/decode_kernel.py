@@ -17,8 +17,8 @@ if cython.compiled:
 else:
     from typing import Any
 
-    # decode_kernel.pxd declares these, the constants with the same numbers: as variables each use would load them,
-    # which makes decoding a fifth slower.
+    # decode_kernel.pxd declares these, the constants with the same numbers: if they were variables, each use would load
+    # them, and decoding would be a fifth slower.
     prefetch: Any = None
 
     # Rows of BatchTable.data; the numbers of batches.Column.
@@ -55,7 +55,7 @@ else:
     LEAST_RECORD = 7  # no key, no value, no header: one byte for each field
     LEAST_BODY = 6
     # The most records of a batch, and the most headers of all of them. A header without name and value takes two bytes
-    # and compresses to almost nothing, but takes 32 where headers are looked up; a record 7 and 72.
+    # and compresses to almost nothing, but takes 32 in memory; a record takes 7, and 72 in memory.
     MOST_RECORDS = 1 << 21
     MOST_HEADERS = 1 << 21
     # Lengths and small fields of records are far apart, which the processor's own prefetching does not cover.
@@ -103,7 +103,7 @@ ConstNumbers = cython.typedef(cython.pointer(cython.const[cython.longlong]))
 MAX_INT64 = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_TIMESTAMP = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
 
-# (what is wrong, what was expected: the number goes in)
+# (what is wrong, what was expected, with a place for the number)
 FAULTS = (
     ("", ""),
     ("record count does not fit the batch's size", "0 to {}"),
@@ -876,7 +876,8 @@ def audit_batch(
     width: cython.Py_ssize_t,
     used: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Whether `audit_plainly` could check the v2 batch in `row`; column `used` then has what `decode` says of it."""
+    """Whether `audit_plainly` could check the v2 batch in `row`; column `used` then has the values that `decode`
+    describes."""
     base_offset: cython.longlong = table[BASE_OFFSET * rows + row]
     last: cython.longlong = table[LAST_OFFSET * rows + row] - base_offset
     base_timestamp: cython.longlong = table[BASE_TIMESTAMP * rows + row]
@@ -915,8 +916,8 @@ def audit_row(
     room: Numbers,
     room_width: cython.Py_ssize_t,
 ) -> cython.longlong:
-    """Check the records of `row`, which are decoded into `room`; column `used` gets what `decode` says of them. The end
-    of used columns, or -1 with `fault` filled in."""
+    """Check the records of `row`, which are decoded into `room`; column `used` gets the values that `decode` describes.
+    Returns the end of used columns, or -1 with `fault` filled in."""
     index: cython.Py_ssize_t
     records: cython.longlong
     previous: cython.longlong = table[BASE_OFFSET * rows + row] - 1

@@ -38,8 +38,9 @@ MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 # Decompressed bytes after which a block ends, so that it stays in the processor's cache.
 BLOCK_BYTES = 1024 * 1024
 
-# A batch that takes more is unusual: its memory is not kept for the next call, and of all decoders of the process two
-# have such memory at a time. One that waits goes on after some seconds: its thread may use another's block meanwhile.
+# A batch that takes more is unusual: its memory is not kept for the next call, and only two decoders of the process
+# have such memory at a time. A decoder that waits continues after some seconds, because its own thread may be using
+# another decoder's block.
 LARGE_BYTES = 32 * 1024 * 1024
 LARGE_RECORDS = 1 << 19
 LARGE_AT_A_TIME = 2

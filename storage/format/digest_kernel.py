@@ -57,7 +57,7 @@ def _store_64(out: Room, at: cython.longlong, value: cython.longlong) -> cython.
 @cython.inline
 @cython.exceptval(check=False)
 def _outside(start: cython.longlong, length: cython.longlong, size: cython.longlong) -> cython.bint:
-    """Whether `length` bytes at `start` are not all within a buffer of `size` bytes. Null and empty are never."""
+    """Whether `length` bytes at `start` are not all within a buffer of `size` bytes; False for null and empty."""
     return length > 0 and (start < 0 or length > MAX_LENGTH or length > size or start > size - length)
 
 

@@ -86,7 +86,7 @@ _CRC_POSITION = cython.declare(cython.Py_ssize_t, 17)
 _CRC_START = cython.declare(cython.Py_ssize_t, 21)
 _INT32_MAX = cython.declare(cython.longlong, 0x7FFFFFFF)
 
-# Instead of a position in `out`: no room, or numbers that cannot be.
+# Instead of a position in `out`: no room, or impossible numbers.
 _NO_ROOM = cython.declare(cython.Py_ssize_t, -1)
 _BAD = cython.declare(cython.Py_ssize_t, -2)
 
@@ -94,7 +94,7 @@ _BAD = cython.declare(cython.Py_ssize_t, -2)
 _SLICING_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 _CARRYING_ENTRIES = cython.declare(cython.Py_ssize_t, 2048)
 
-# So few bytes are done before another thread has the GIL, for which we would then have to wait.
+# For so few bytes the GIL is kept: waiting to get it back would take longer.
 _FEW_BYTES = cython.declare(cython.Py_ssize_t, 4096)
 
 # What `encode_lines` returns.
@@ -119,7 +119,7 @@ def _bits(value: cython.longlong) -> cython.ulonglong:
 @cython.inline
 @cython.exceptval(check=False)
 def _zigzag(value: cython.ulonglong) -> cython.ulonglong:
-    """Of a signed 64-bit value given as its unsigned bits: nothing overflows."""
+    """The zigzag form of a signed 64-bit value, given as its unsigned bits so that nothing overflows."""
     return (value << 1) ^ (0 - (value >> 63)) if cython.compiled else ((value << 1) ^ -(value >> 63)) & (2**64 - 1)
 
 
@@ -173,7 +173,7 @@ def _put_byte(out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython
 def _put_number(
     out: cython.uchar[::1], position: cython.Py_ssize_t, value: cython.longlong, size: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """`size` bytes, the most significant first."""
+    """Writes `value` in `size` bytes, the most significant first; returns the position after them."""
     end: cython.Py_ssize_t = position + size
     while size > 0:
         size -= 1

@@ -24,7 +24,7 @@ _SIP_3 = cython.declare(cython.ulonglong, 0x7465646279746573)
 @cython.inline
 @cython.exceptval(check=False)
 def _multiply(left: cython.uint, right: cython.uint) -> cython.uint:
-    """Modulo 2^32, as Java's int arithmetic wraps."""
+    """The product modulo 2^32, as Java's int arithmetic wraps."""
     return left * right if cython.compiled else (left * right) & 0xFFFFFFFF
 
 
@@ -128,7 +128,7 @@ def _rotated(value: cython.ulonglong, bits: cython.int) -> cython.ulonglong:
 @cython.inline
 @cython.exceptval(check=False)
 def _sum(left: cython.ulonglong, right: cython.ulonglong) -> cython.ulonglong:
-    """Modulo 2^64."""
+    """The sum modulo 2^64."""
     return left + right if cython.compiled else (left + right) & 0xFFFFFFFFFFFFFFFF
 
 

@@ -45,7 +45,7 @@ else:
     _STRING = 8
     _BYTES = 9
     _UUID = 10
-    # Faults; the numbers of messages.Fault. FULL is none: the output is too small.
+    # Faults; the numbers of messages.Fault. FULL is not a fault: the output is too small.
     _FULL = -1
     _SHORT = -2
     _NULL = -3
@@ -65,7 +65,7 @@ else:
     # More types and versions than there are.
     _TYPES = 64
     _VERSIONS = 16
-    # What is being read: cells of the caller's memory. Behind them each depth of structs has the places of its tags.
+    # The state of reading: cells of the caller's memory. After them, each depth of structs has the places of its tags.
     _AT = 0
     _POSITION = 1
     _STEP = 2
@@ -150,7 +150,7 @@ def _uvarint(text: Bytes, end: Long, cells: Cells) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _literal(out: Out, position: Long, literals: Bytes, start: Long, length: Long) -> Long:
-    """Copied in pieces of 16 bytes, which is quicker; the program has so many behind its literals."""
+    """Copies a literal in pieces of 16 bytes, which is faster; the program has as many bytes after its literals."""
     i: Long
     if cython.compiled:
         for i in range(0, length, 16):
@@ -164,7 +164,7 @@ def _literal(out: Out, position: Long, literals: Bytes, start: Long, length: Lon
 @cython.nogil
 @cython.exceptval(check=False)
 def _word(out: Out, position: Long, a: cython.uint, b: cython.uint, c: cython.uint, d: cython.uint) -> Long:
-    """Four characters."""
+    """Writes four characters."""
     out[position] = cython.cast(cython.uchar, a)
     out[position + 1] = cython.cast(cython.uchar, b)
     out[position + 2] = cython.cast(cython.uchar, c)
@@ -176,7 +176,7 @@ def _word(out: Out, position: Long, a: cython.uint, b: cython.uint, c: cython.ui
 @cython.nogil
 @cython.exceptval(check=False)
 def _number(out: Out, position: Long, value: Long) -> Long:
-    """In decimal."""
+    """Writes a number in decimal."""
     rest: ULong
     larger: ULong
     pair: cython.uint
@@ -219,7 +219,7 @@ def _number(out: Out, position: Long, value: Long) -> Long:
 @cython.with_gil
 @cython.exceptval(check=False)
 def _double(out: Out, position: Long, bits: ULong) -> Long:
-    """The text that Python writes; what JSON has no number for as a string."""
+    """Writes a number as Python does; as a string if JSON has no number for it."""
     value = struct.unpack(">d", int(bits).to_bytes(8, "big"))[0]
     text = repr(value)
     if value != value:
@@ -236,8 +236,8 @@ def _double(out: Out, position: Long, bits: ULong) -> Long:
 @cython.nogil
 @cython.exceptval(check=False)
 def _sequence(text: Bytes, at: Long, end: Long) -> Long:
-    """Bytes of the UTF-8 sequence at `at`, whose first byte is above 0x7f; where it is none, less what Java's decoder
-    replaces by one U+FFFD."""
+    """How many bytes the UTF-8 sequence at `at` has, whose first byte is above 0x7f. If it is invalid: minus the number
+    of bytes that Java's decoder replaces by one U+FFFD."""
     lead: cython.uint = text[at]
     left: Long = end - at
     if lead < 0xC2 or lead > 0xF4 or left < 2:
@@ -333,8 +333,8 @@ def _base64(out: Out, position: Long, text: Bytes, at: Long, end: Long, url: Boo
 @cython.nogil
 @cython.exceptval(check=False)
 def _length(text: Bytes, end: Long, cells: Cells, size: Long, flexible: Bool) -> Long:
-    """The length or count in front of a text, bytes or an array: `size` bytes, or a varint of one more. cells[_FOUND];
-    -1 is null. 0, or a fault."""
+    """Reads the length or count before a text, bytes or an array, -1 for null, into cells[_FOUND]: `size` bytes, or a
+    varint of one more. Returns 0, or a fault."""
     outcome: Long
     if flexible:
         outcome = _uvarint(text, end, cells)
@@ -355,7 +355,7 @@ def _length(text: Bytes, end: Long, cells: Cells, size: Long, flexible: Bool) ->
 @cython.nogil
 @cython.exceptval(check=False)
 def _null(out: Out, cells: Cells, steps: Longs, step: Long, writing: Bool) -> Long:
-    """Null: whether that is the field's default, or a fault where it may not be null."""
+    """Handles null: returns whether null is the field's default, or a fault if the field may not be null."""
     if not steps[step + _NULLABLE]:
         return _NULL
     if writing:
@@ -371,7 +371,7 @@ def _field(
     steps: Longs, literals: Bytes, text: Bytes, end: Long, out: Out, limit: Long, cells: Cells,
     step: Long, flexible: Bool, depth: Long, writing: Bool,
 ) -> Long:  # fmt: skip
-    """A field: whether it has its default, or a fault."""
+    """Reads a field; returns whether it has its default, or a fault."""
     count: Long
     outcome: Long
     if not steps[step + _ARRAY]:
@@ -409,7 +409,7 @@ def _value(
     steps: Longs, literals: Bytes, text: Bytes, end: Long, out: Out, limit: Long, cells: Cells,
     step: Long, flexible: Bool, depth: Long, writing: Bool,
 ) -> Long:  # fmt: skip
-    """A field that is no array, or an array's element; as `_field`."""
+    """Reads a field that is not an array, or an array's element; returns the same as `_field`."""
     kind: Long = steps[step + _TYPE]
     at: Long
     size: Long
@@ -445,7 +445,7 @@ def _value(
                 return _SHORT
             is_null = text[cells[_AT]]
             cells[_AT] += 1
-            # An int8 that is negative; in a tagged field a varint that is 0.
+            # Null is a negative int8; in a tagged field, a varint of 0.
             if (is_null == 0) if steps[step + _TAG] >= 0 else (is_null > 127):
                 return _null(out, cells, steps, step, writing)
         outcome = _struct(
@@ -502,9 +502,9 @@ def _struct(
     steps: Longs, literals: Bytes, text: Bytes, end: Long, out: Out, limit: Long, cells: Cells,
     head: Long, flexible: Bool, depth: Long, writing: Bool,
 ) -> Long:  # fmt: skip
-    """A struct with its braces: whether all its fields have their defaults, or a fault.
+    """Reads a struct, with its braces; returns whether all its fields have their defaults, or a fault.
 
-    On the wire the tagged fields are behind all others, in the text they are where the definition has them."""
+    On the wire the tagged fields follow all others; in the text they are where the definition has them."""
     count: Long = steps[head + _COUNT]
     mixed: Bool = writing and steps[head + _MIXED]
     tags: Long = _TAGS + 2 * _TAGS_A_STRUCT * depth

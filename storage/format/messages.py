@@ -140,7 +140,7 @@ class MessageReader:
 
     def read(self, buffer: Buffer, columns: Int64s, out: NDArray[np.uint8], *, exact: bool = False) -> MessageTexts:
         """The texts of as many records as fit into `out`. `columns`: start and length of keys in `buffer`, then of
-        values. `exact`: whether bytes behind a message are an error in every framing. ValueError if one is outside of
+        values. `exact`: whether bytes after a message are an error in every framing. ValueError if one is outside of
         `buffer`."""
         count = columns.shape[1]
         results = np.empty((_RESULTS, count), np.int64)
@@ -167,8 +167,8 @@ class MessageReader:
         self, block: RecordBlock, *, exact: bool = False, held: Held | None = None
     ) -> Iterator[tuple[Any, Any, StorageError | None]]:
         """Key and value of each record of a block as `json` reads their texts: None where there is none; its error:
-        CorruptData, or UnsupportedFormat for types, versions and frames that are not known here. `held`: by a state to
-        which the caller adds them. TooManyKeys."""
+        CorruptData, or UnsupportedFormat for types, versions and frames that are not known here. `held`: counts them
+        for the state to which the caller adds them. TooManyKeys."""
         row = 0
         room = usual = np.empty(_ROOM, np.uint8)
         while row < len(block):
@@ -222,12 +222,14 @@ class Held:
         _all_held[id(self)] = self
 
     def add(self, records: int, json_bytes: int) -> None:
-        """Before records are applied. TooManyKeys if they take too much with all that the process holds."""
+        """Counts records before they are applied. TooManyKeys if they take too much, with all that the process
+        holds."""
         added = _OF_A_RECORD * records + _OF_A_BYTE * json_bytes
         self.size += added
         if held_by_all() <= MOST_HELD:
             return
-        # Most of the records that were added may have replaced others. A quarter is left, so that this is seldom done.
+        # Measure the state: most of the added records may have replaced others. A quarter must be free after it, so
+        # that this is rarely done.
         self.size = memory_of(self._state) + added
         if held_by_all() > MOST_HELD // 4 * 3:
             raise TooManyKeys(
@@ -311,7 +313,7 @@ class _Builder:
             raise ValueError("definitions nest too deeply")
         fields: list[tuple[list[int], str]] = []
         last: list[int] = []
-        # A struct's fields follow it in the text. Its steps are put behind those of the structs within it.
+        # A struct's fields follow it in the text. Its steps are put after those of the structs within it.
         for word in words:
             if word == "}":
                 break
@@ -361,7 +363,7 @@ class _Builder:
 
 
 def _versions(text: str) -> range:
-    """0-3, 2+, 1."""
+    """The versions in a text such as `0-3`, `2+` or `1`."""
     first, dash, last = text.rstrip("+").partition("-")
     if text.endswith("+"):
         return range(int(first), _LAST_VERSION + 1)

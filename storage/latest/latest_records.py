@@ -1,4 +1,4 @@
-"""The offsets of the records that are the latest of their keys, of a whole log: a compacted topic as a table.
+"""The offsets of a whole log's records that are the latest of their keys: a compacted topic as a table.
 
 In memory a key takes at most 36 bytes while they are found (see LatestKeys), then 8.
 """
@@ -21,8 +21,8 @@ from storage.log.reader import read_range
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation
 
-# Of the memory, what the largest map may take: the one that it replaces takes a quarter of that, the result less than a
-# third.
+# The share of the memory that the largest map may take: the map that it replaces takes a quarter of that, the result
+# less than a third.
 _SHARE: Final = 0.75
 _LOAD_FACTOR: Final = 0.9
 _GROWTH: Final = 4
@@ -34,8 +34,8 @@ class LatestKeys:
     ones. Not thread-safe."""
 
     def __init__(self, memory_bytes: int, most_keys: int) -> None:
-        """`memory_bytes`: of all, also while a map is replaced: 36 for each key suffice. InvalidConfig if that is too
-        little for any keys. `most_keys`: there cannot be more."""
+        """`memory_bytes`: the limit for everything, also while a map is replaced; 36 a key suffice. InvalidConfig if
+        that is too little for any keys. `most_keys`: there cannot be more."""
         most = min(int(memory_bytes * _SHARE) // ENTRY_BYTES, int(most_keys / _LOAD_FACTOR) + 4)
         self._sizes = [most]
         while self._sizes[-1] > _FIRST_SLOTS:
@@ -48,12 +48,12 @@ class LatestKeys:
 
     @property
     def slots(self) -> int:
-        """Of the map, 24 bytes each."""
+        """The number of the map's slots, 24 bytes each."""
         return self._map.slots
 
     def put(self, block: RecordBlock) -> bool:
-        """Adds the records that have keys; their offsets are above all before. False when there is not enough memory
-        for them: what is here is of no more use then."""
+        """Adds the records that have keys; their offsets are above all earlier ones. False if the memory does not
+        suffice; this object is of no use then."""
         while self._map.put(block, numbers=tombstones_marked(block)) < len(block):
             if not self._sizes:
                 return False
@@ -118,7 +118,7 @@ def rows_among(offsets: Int64s, chosen: Int64s) -> npt.NDArray[np.bool_]:
 
 
 def tombstones_marked(block: RecordBlock) -> Int64s:
-    """The offsets of a block's records, for tombstones `~offset`, which is below 0: a map passes on any number."""
+    """The offsets of a block's records; for a tombstone `~offset`, which is negative. A map stores any numbers."""
     return np.where(block.value_length < 0, ~block.offset, block.offset)
 
 

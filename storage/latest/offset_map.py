@@ -28,7 +28,7 @@ Secret = tuple[int, int]
 
 _NO_HASHES: Final = np.empty((0, 2), np.uint64)
 _ANY_NUMBER: Final = -(2**63)
-_STEP: Final = 1 << 16  # slots that are looked at at a time
+_STEP: Final = 1 << 16  # slots examined at a time
 
 
 def new_secret() -> Secret:
@@ -71,7 +71,7 @@ class OffsetMap:
 
     def put(self, block: RecordBlock, first_offset: int = _ANY_NUMBER, numbers: Int64s | None = None) -> int:
         """Adds the records with keys from `first_offset` on; returns how many records were processed: all, or those
-        before the first one that found the map full. `numbers`: what is kept of each in place of its offset."""
+        before the first one that found the map full. `numbers`: stored for the records in place of their offsets."""
         self._state[1] = self.latest_offset
         offsets = block.offset if numbers is None else numbers
         rows = offset_map_kernel.put(

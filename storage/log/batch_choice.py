@@ -178,9 +178,9 @@ class BatchChoice:
 def choose_batches(
     copies: Sequence[LogCopy], *, compacted: bool, end_offset: int = MAX_OFFSET, progress: Progress | None = None
 ) -> BatchChoice:
-    """Decides by the docstring above. Of equal copies the one that is named first counts. `compacted`: offsets may be
-    missing without being lost. `end_offset`: nothing counts that is not wholly below this offset; losses beyond it are
-    listed, too. OSError, StorageError where a file cannot be read."""
+    """Chooses batches by the rules in the module's docstring. Of equal copies the first one named counts. `compacted`:
+    offsets may be missing without being lost. `end_offset`: nothing counts that is not wholly below this offset; losses
+    beyond it are listed, too. OSError, StorageError where a file cannot be read."""
     progress = progress or NoProgress()
     reports = [progress, *[NoProgress()] * (len(copies) - 1)]
     intact = [_intact(item.snapshot, report, compacted=compacted) for item, report in zip(copies, reports, strict=True)]
@@ -197,7 +197,7 @@ def choose_batches(
     choice = BatchChoice(order[0], list(first), len(first), start, lost)
     if not lost or lost[-1].last_offset is not None or lost[-1].first_offset is None:
         ends = [choice.log_end_offset, *(item.last_offset + 1 for item in lost if item.last_offset is not None)]
-        lost.append(LostOffsets(max(ends), None, ()))  # another copy may go on there
+        lost.append(LostOffsets(max(ends), None, ()))  # another copy may continue there
     for copy, parts in zip(copies[1:], intact[1:], strict=True):
         _fill(choice, copy, parts, lineage, compacted=compacted)
     choice.lost = [item for item in choice.lost if item.damages]
@@ -687,7 +687,7 @@ def _rows_after_a_gap(
 def _fill(
     choice: BatchChoice, copy: LogCopy, parts: Sequence[IntactBatches], lineage: Lineage, *, compacted: bool
 ) -> None:
-    """Adds what another copy has of what is lost; `lost` is then what is left."""
+    """Adds the lost offsets that another copy has; `lost` is then the rest."""
     left: list[LostOffsets] = []
     fits = [part.kept & lineage.fits(part) for part in parts]
     for part in parts:

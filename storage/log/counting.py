@@ -1,6 +1,6 @@
 """The number of messages that a consumer sees in a range of offsets, from batch headers alone if possible.
 
-A header's record count is exact, after compaction too. Decoded are only batches that the range cuts, and compressed
+A header's record count is exact, after compaction too. Only batches that the range cuts are decoded, and compressed
 messages of the old formats, whose headers have no count. Control batches and aborted batches count as empty.
 """
 

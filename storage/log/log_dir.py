@@ -208,8 +208,8 @@ class LogDir:
         return sorted(missing)
 
     def hidden(self) -> list[HiddenDir]:
-        """Directories that are not live partitions, and entries with a partition's name that are neither that nor
-        files."""
+        """Directories that are not live partitions, and entries with a partition's name that are neither directories
+        nor files."""
         return list(self._hidden)
 
     def log(self, tp: TopicPartition) -> ReadableLog:

@@ -1,7 +1,7 @@
 """Headers of a span of a segment, window by window. All readers of batches use this module.
 
 The bytes are read once, headers become rows of a BatchTable, and nothing is copied. Bytes that are not a batch are
-reported and skipped, up to the next batch of which the index knows and that the log confirms.
+reported and skipped, up to the next batch that the index knows and the log confirms.
 """
 
 from __future__ import annotations

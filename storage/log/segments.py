@@ -92,9 +92,9 @@ def load(
 
     A sealed segment is the same only as long as its file has the same size and modification time: since the last look a
     log may have been truncated across it, written to and rolled, or its topic created again with the inode numbers of
-    the old one. So its file is tied to them (LogFile.fix), and `on_change` is called when a reader sees others. The
-    caller must find out whether a segment that was not sealed still has the same content. FileNotFoundError if the
-    directory has changed since the listing.
+    the old one. So its file is tied to this size and time (LogFile.fix), and `on_change` is called when a reader sees
+    others. The caller must find out whether a segment that was not sealed still has the same content. FileNotFoundError
+    if the directory has changed since the listing.
     """
     known = {segment.base_offset: segment for segment in held}
     last = max(listing.live, default=-1)

@@ -29,7 +29,7 @@ _ELSEWHERE: Final = "in tiered storage, not in this directory (--tier PATH reads
 
 
 class DecidingMarker(NamedTuple):
-    """The last in the log of the markers that decided about some transactions: its segment, and its offset."""
+    """The last of the markers that decided about some transactions: its segment, and its offset."""
 
     segment: Segment
     offset: int

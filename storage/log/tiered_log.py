@@ -224,7 +224,7 @@ class TieredLog:
 
     def _candidates_locked(self) -> list[Candidate]:
         listed = self._remote.segments(False)
-        known = self._remote.known()  # after it: so they can only know more
+        known = self._remote.known()  # after the listing, so that the metadata can only know more
         if known is None:
             # In parallel: each waits for the tier, at least for a manifest.
             with ThreadPoolExecutor(REQUESTS_AT_ONCE) as pool:

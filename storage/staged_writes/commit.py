@@ -61,8 +61,8 @@ class Committed(NamedTuple):
 
 
 class CommitUnfinished(StorageError):
-    """A write has begun and cannot be carried out now. That will happen when the log directory is next opened for
-    writing: it must not be repeated under another id."""
+    """A write has begun and cannot be finished now. The next opening of the log directory for writing finishes it, so
+    it must not be repeated under another id."""
 
 
 class ReplayDiffers(StorageError):
@@ -236,7 +236,7 @@ def clear_earlier_attempts(disk: Disk, log_dir: Path, write: WriteId, attempt: s
 
 @contextlib.contextmanager
 def _locked_if_free(disk: Disk, log_dir: Path) -> Iterator[bool]:
-    """Holds the log directory during the block unless another process does; says whether it is held."""
+    """Holds the log directory during the block, unless another process holds it; yields whether this process does."""
     try:
         lock = DirLock(disk, log_dir)
     except LogLocked:

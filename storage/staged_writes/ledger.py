@@ -1,6 +1,7 @@
 """The content of a log directory's `kafkafs-commits`, for the owner of the directory and for read-only users.
 
-It tells upkeep how much of a log must not change: the batches of a pending write's share are counted there (`commit`).
+The ledger says how much of a log upkeep must not change: the batches of a pending write's share are counted there
+(`commit`).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class CommitLedger:
             self._ledger = ledger
 
     def _inode(self) -> int | None:
-        """Of the file; None without one."""
+        """The file's inode; None if there is no file."""
         try:
             return self._path.lstat().st_ino
         except FileNotFoundError:
@@ -86,7 +87,7 @@ def kept_from(ledger: Ledger, log_dir: Path, tp: TopicPartition) -> int | None:
 
 
 def read_for_upkeep(directory: Path) -> Ledger:
-    """The ledger of a directory opened read-only. One that does not parse counts as empty, here as for the owner
+    """The ledger of a directory opened read-only. A ledger that does not parse counts as empty, here as for the owner
     (CommitLedger): its writes can no longer be finished."""
     try:
         return commit_ledger.read(directory)

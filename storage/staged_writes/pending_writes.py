@@ -1,7 +1,7 @@
 """Pending writes with a share that can never be carried out, because the staged files are missing or damaged.
 
-Opening the log directory for writing finishes what it can of them. They stay pending, and their query can write no
-more. A person may give them up, which loses those shares here, though not in the source that they came from:
+Opening the log directory for writing finishes their other shares. They stay pending, and their query can write no more.
+A person may give them up, which loses those shares here, though not in the source that they came from:
 
 1. `kafkafs-commits` is replaced: the write is not pending   → what partitions have of it stays; a query that plays its
                                                                micro-batch again writes all of it
@@ -25,7 +25,7 @@ class Share(Enum):
     """The state of a partition's share of a pending write."""
 
     WRITTEN = "written"  # it is in the log, as an opening has noted
-    WAITING = "waiting"  # the next opening for writing appends what is missing, or that after the partition's repair
+    WAITING = "waiting"  # the next opening for writing appends the rest, or the first one after the partition's repair
     LOST = "lost"  # the staged files are missing or damaged
     NONE = "no partition"  # the partition was deleted
 

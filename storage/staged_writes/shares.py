@@ -1,9 +1,9 @@
 """A partition's share of a write, appended to its log: each staged batch once, wherever an earlier attempt was stopped.
 
 A batch is in the log if one of the same size and checksum has its offset. The first batches that follow one another
-there, from the share's `base_offset` on, are counted, and the others are appended after them. Where others appended in
-between (a broker ran, or another writer was quicker) the rest goes to the log's end. Before, this is noted: where the
-rest begins, and how much of the share came before it, which is flushed.
+there, from the share's `base_offset` on, are counted, and the others are appended after them. If others appended in
+between (a broker ran, or another writer was quicker), the rest goes to the log's end. Before that, the ledger notes
+where the rest begins, and how much of the share came before it and is flushed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _messages_there(log_dir: Path, part: PendingPart, log: PartitionLog) -> int:
 
 
 def _batches(span: BatchSpan, shift: int) -> Iterator[tuple[int, int, int]]:
-    """Of each batch the last offset, plus `shift`, the size, and the checksum."""
+    """Each batch's last offset plus `shift`, its size, and its checksum."""
     table = span.table
     return zip((table.last_offset + shift).tolist(), table.size.tolist(), table.crc.tolist(), strict=True)
 

@@ -1,11 +1,11 @@
 """Staged files: one task's messages for one partition, in its directory, until the commit appends them.
 
-A task of a write makes one for each partition that it has messages for, next to the segments, so that only the commit
+A task of a write makes a staged file for each partition that it has messages for, next to the segments. Only the commit
 is left to the one process that may write the log. The file is a segment's .log: an Appender writes it as it would write
 the log, in the topic's format and codec, with offsets from 0; the commit only moves these offsets.
 
-Brokers ignore the files. Since only the driver knows whether a write whose driver was killed continues elsewhere, files
-are removed when that is certain:
+Brokers ignore the files. A write whose driver was killed may continue elsewhere, so files are removed only when it is
+certain that no write needs them:
 
 - staging a micro-batch removes what earlier attempts at it have staged (`commit.clear_earlier_attempts`)
 - opening a partition for writing removes those of a micro-batch that its query has committed (another attempt at a
@@ -61,7 +61,7 @@ class _StagedLog:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[None]:
-        """Opens the file for the block, in which it can be appended to. OSError."""
+        """Opens the file for appending during the block. OSError."""
         with opened(self._disk, self.path, create=not self.is_created) as self._file:
             self.is_created = True
             yield

@@ -198,7 +198,7 @@ def _check(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Findin
 
 
 def _missing(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Finding:
-    """A range of which no batch is there: the log ends before it, or has a gap."""
+    """The finding about a range without any of its batches: the log ends before it, or has a gap."""
     segment = snapshot.active
     what = f"{FaultKind.MANIFEST_MISSING.text}: {_offsets(listed)}"
     if segment is None:

@@ -77,7 +77,7 @@ class SegmentReport:
 def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:
     """Checks one segment. OSError when its .log cannot be read."""
     findings = Findings()
-    # Before the log's size is taken: everything they refer to is there by then, even if the log grows.
+    # Load the indexes before the log's size is taken: then the log has everything that they refer to, even if it grows.
     indexes = LoadedIndexes(plan.directory, plan.base_offset)
     segment = Segment.at(plan.directory, plan.base_offset)
     path = segment.log.path

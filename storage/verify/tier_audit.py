@@ -6,7 +6,7 @@
     remote-orphans      objects that `__remote_log_metadata` does not name: nothing will ever remove them
 
 Uploads that were not finished, and segments whose removal has begun, are not faults: a broker removes them. Indexes and
-snapshots in the tier are not read: a broker uses them unchecked, and readers here do not use them.
+snapshots in the tier are not read: a broker uses them unchecked, and readers here never trust them.
 """
 
 from __future__ import annotations
