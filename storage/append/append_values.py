@@ -11,7 +11,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.log.segment import Segment
 from storage.types import OffsetRange
 
-# From a base offset and a leader epoch to the bytes of an append that has them.
+# Returns the bytes of an append with this base offset and leader epoch.
 BytesAt = Callable[[int, int], Buffer]
 
 

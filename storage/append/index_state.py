@@ -36,8 +36,8 @@ class IndexState:
     __slots__ = ("_interval_bytes", "_state")
 
     def __init__(self, interval_bytes: int, base_offset: int, last_time_entry: TimestampOffset | None = None) -> None:
-        """At the start of a segment, or when reopening one whose last time index entry is `last_time_entry`: the bytes
-        since the last entry then count from 0, as in Kafka."""
+        """The state at the start of a segment, or of a reopened one whose last time index entry is `last_time_entry`:
+        the bytes since that entry count from 0, as in Kafka."""
         largest = last_time_entry or TimestampOffset(NO_TIMESTAMP, base_offset)
         self._interval_bytes = interval_bytes
         self._state = array("q", (largest.timestamp, largest.offset, 0, largest.timestamp))

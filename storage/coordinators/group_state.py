@@ -1,6 +1,6 @@
 """A group's members and their assignments, as its coordinator would describe them after a start.
 
-Of the classic protocol the last rebalance is recorded; of the newer ones (KIP-848, KIP-932, KIP-1071) each member
+For the classic protocol the last rebalance is recorded; for the newer ones (KIP-848, KIP-932, KIP-1071) each member
 with its target and its current assignment. Sources: Kafka's ClassicGroup, ConsumerGroup.maybeUpdateGroupState,
 ShareGroup, StreamsGroup, MemberState.
 """

@@ -63,7 +63,7 @@ class CommittedOffset(NamedTuple):
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> CommittedOffset:
-        """From an OffsetCommitValue of any version, as `messages` reads it."""
+        """The offset in an OffsetCommitValue of any version, as `messages` reads it."""
         return cls(
             data["offset"],
             data.get("leaderEpoch", NO_LEADER_EPOCH),

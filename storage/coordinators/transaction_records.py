@@ -52,8 +52,8 @@ class TransactionMetadata(NamedTuple):
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> TransactionMetadata:
-        """From a TransactionLogValue of any version, as `messages` reads it. UnsupportedFormat for a state that is not
-        known."""
+        """The state in a TransactionLogValue of any version, as `messages` reads it. UnsupportedFormat for a state that
+        is not known."""
         number = data["transactionStatus"]
         try:
             state = TransactionState(number)

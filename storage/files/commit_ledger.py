@@ -115,11 +115,11 @@ class Ledger:
         return None if last is None or write.batch is None else dict(last.contents).get(write.batch)
 
     def begun(self, commit: PendingCommit) -> Ledger:
-        """With one more write pending."""
+        """The ledger with one more write pending."""
         return replace(self, pending=(*self.pending, commit))
 
     def withdrawn(self, write: WriteId) -> Ledger:
-        """Without this pending write."""
+        """The ledger without this pending write."""
         return replace(self, pending=tuple(commit for commit in self.pending if commit.write != write))
 
     def parts_of(self, tp: TopicPartition) -> list[PendingPart]:
@@ -127,7 +127,7 @@ class Ledger:
         return [part for commit in self.pending for part in commit.parts if part.tp == tp]
 
     def written(self, write: WriteId, partitions: Collection[TopicPartition]) -> Ledger:
-        """With these partitions' shares of a pending write marked as done."""
+        """The ledger with these partitions' shares of a pending write marked as done."""
         ledger = self
         for part in [part for commit in self.pending if commit.write == write for part in commit.parts]:
             if part.tp in partitions:
@@ -135,7 +135,7 @@ class Ledger:
         return ledger
 
     def with_part(self, write: WriteId, part: PendingPart) -> Ledger:
-        """With `part` in place of that partition's share of a pending write."""
+        """The ledger with `part` in place of that partition's share of a pending write."""
         changed = tuple(
             replace(commit, parts=tuple(part if earlier.tp == part.tp else earlier for earlier in commit.parts))
             if commit.write == write
@@ -145,8 +145,8 @@ class Ledger:
         return replace(self, pending=changed)
 
     def done(self, write: WriteId, now_ms: int) -> Ledger:
-        """Without this pending write, which is remembered if it may be repeated. A write that was never pending had no
-        rows."""
+        """The ledger without this pending write, which is remembered if it may be repeated. A write that was never
+        pending had no rows."""
         pending = self.withdrawn(write).pending
         if write.batch is None:
             return self.withdrawn(write)

@@ -43,7 +43,7 @@ class LeaderEpochs:
         return self.entries[slot - 1].epoch if slot else None
 
     def assign(self, entry: EpochEntry) -> LeaderEpochs:
-        """With this entry at the end, without entries that it contradicts (LeaderEpochFileCache.assign)."""
+        """The epochs with this entry at the end, without entries that it contradicts (LeaderEpochFileCache.assign)."""
         if self.entries:
             last = self.entries[-1]
             if entry.epoch == last.epoch and entry.start_offset >= last.start_offset:
@@ -54,8 +54,8 @@ class LeaderEpochs:
         return LeaderEpochs((*kept, entry))
 
     def insert(self, entry: EpochEntry) -> LeaderEpochs:
-        """With this entry inserted, if its epoch lies between the known epochs around its offset; an entry of the same
-        epoch moves to this offset."""
+        """The epochs with this entry inserted, if its epoch lies between the known epochs around its offset; an entry
+        of the same epoch moves to this offset."""
         slot = bisect_right(self.entries, entry.start_offset, key=lambda entry: entry.start_offset)
         earlier = self.entries[slot - 1].epoch if slot else -1
         if slot == len(self.entries) or not earlier < entry.epoch <= self.entries[slot].epoch:
@@ -65,11 +65,13 @@ class LeaderEpochs:
         return LeaderEpochs((*self.entries[:kept], entry, *self.entries[slot:]))
 
     def truncate_from_end(self, end_offset: int) -> LeaderEpochs:
-        """Without the entries that start at or beyond `end_offset` (LeaderEpochFileCache.truncateFromEnd)."""
+        """The epochs without the entries that start at or beyond `end_offset`
+        (LeaderEpochFileCache.truncateFromEnd)."""
         return LeaderEpochs(tuple(entry for entry in self.entries if entry.start_offset < end_offset))
 
     def truncate_from_start(self, start_offset: int) -> LeaderEpochs:
-        """With only the last of the entries at or below `start_offset`, moved there (as truncateFromStart does)."""
+        """The epochs from `start_offset` on: of the entries at or below it, only the last stays, moved there (as
+        truncateFromStart does)."""
         slot = bisect_right(self.entries, start_offset, key=lambda entry: entry.start_offset)
         if not slot:
             return self

@@ -72,7 +72,7 @@ class PartitionMetadata:
 
     @classmethod
     def of(cls, data: Data) -> PartitionMetadata:
-        """From a PartitionRecord's data."""
+        """The partition in a PartitionRecord's data."""
         replicas, isr = tuple(data["replicas"]), tuple(data["isr"])
         return cls(replicas, isr, data["leader"], data["leaderEpoch"], tuple(data.get("directories", ())))
 

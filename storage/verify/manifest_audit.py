@@ -210,7 +210,7 @@ def _missing(snapshot: LogSnapshot, listed: BatchRange, directory: Path) -> Find
 
 
 def _end_of(snapshot: LogSnapshot, offset: int) -> tuple[Path, int]:
-    """Where the next batch from an offset on begins, or the log ends."""
+    """The file and position where the next batch from an offset on begins, or the log ends."""
     behind = find_batch(replace(snapshot, log_start_offset=0), offset)
     if behind is not None:
         return behind.segment.log.path, behind.position
