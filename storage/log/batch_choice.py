@@ -1,6 +1,7 @@
 """Which batch belongs to a log at each offset, and in which of its copies. `mirror`, `salvage` and `revive` use this.
 
-Within one copy, if two segments hold the same offsets, or one was written before segments that it follows, in order:
+Within one copy, if two segments hold the same offsets, or one was written before segments that it follows, by its
+leaders or its messages' times, in order:
 
 1. equal batches count once; in a compacted log the segment that was compacted later counts
 2. the leader that leader-epoch-checkpoint names for an offset wrote the batch; other batches there are an earlier
@@ -39,7 +40,7 @@ import numpy as np
 from storage.errors import CorruptBatch
 from storage.files import names
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
-from storage.format.batches import BatchTable
+from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, header_of
 from storage.log.intact import Budget, Undecided, intact_batch
 from storage.log.intact_batches import UNDECIDED, BatchRun, Flags, Int64s, IntactBatches, UncopiedBytes
 from storage.log.reader import find_batch, last_batch
@@ -264,7 +265,21 @@ def is_one_log(copy: LogCopy, *, compacted: bool) -> bool:
         last = last_offset_before(copy.snapshot, segment, segment.size)
         if last is None or (last + 1 < following.base_offset and not compacted):
             return False
-    return True
+    return all(_begins_well(segment, copy.snapshot.epochs, compacted=compacted) for segment in segments)
+
+
+def _begins_well(segment: Segment, epochs: LeaderEpochs, *, compacted: bool) -> bool:
+    """Whether the first batch of a segment, by its header, has the offset of the segment's name, and is of the leader
+    that leader-epoch-checkpoint names there."""
+    head = segment.log.read(0, BATCH_HEADER_SIZE)
+    size = segment.batch_size(head, any_offset=True)
+    first = None if size is None else header_of(head, 0, size)
+    if first is None or not first.rows:
+        return True
+    base, epoch = int(first.base_offset[0]), int(first.leader_epoch[0])
+    if 0 <= base != segment.base_offset and not compacted:
+        return False
+    return epoch < 0 or epochs.epoch_at(base) in (None, epoch)
 
 
 def check_one_log(snapshot: LogSnapshot, *, compacted: bool) -> None:
@@ -357,6 +372,7 @@ def _settle(
 ) -> None:
     """Leave out batches that do not belong to the log of one copy."""
     created_ns = copy.created_ns() if copy.snapshot.segments else None
+    _compare_leaders(parts, copy.snapshot.epochs)
     for row, part in enumerate(parts):
         _leave_out_fewest([part])
         before = [other for other in parts[:row] if other.kept.any()]
@@ -381,6 +397,19 @@ def _settle(
         if row == int(np.flatnonzero(part.kept)[-1]):
             reason = f"{UNDECIDED}offsets are missing before the last batch, but no bytes: its offset may be wrong"
             part.leave_out(np.arange(len(part.kept)) == row, reason)
+
+
+def _compare_leaders(parts: Sequence[IntactBatches], epochs: LeaderEpochs) -> None:
+    """Leave out a segment if leader-epoch-checkpoint names other leaders for all of its batches, and one of an earlier
+    leader follows a later leader's."""
+    lineage = Lineage(epochs, is_whole=True)
+    latest = np.array([part.table.leader_epoch[part.kept].max(initial=-1) for part in parts], np.int64)
+    fits = np.array([(lineage.fits(part) & part.kept).any() for part in parts], np.bool_)
+    before = np.maximum.accumulate(np.where(fits, latest, -1))
+    behind = np.minimum.accumulate(np.where(fits & (latest >= 0), latest, MAX_OFFSET)[::-1])[::-1]
+    is_strange = ~fits & (latest >= 0) & ((latest < before) | (latest > behind))
+    for row in np.flatnonzero(is_strange).tolist() if epochs.entries else ():
+        parts[row].leave_out(parts[row].kept, "another leader wrote it")
 
 
 def _compare_times(

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from storage.format.block import Record
-from storage.log.batch_choice import LogCopy, choose_batches
+from storage.log.batch_choice import LogCopy, choose_batches, is_one_log
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
@@ -254,6 +254,43 @@ def test_a_segment_that_was_copied_twice_counts_once(tmp_path):
     (log_dir / "t-0" / f"{15:020}.log").write_bytes(whole[len(whole) // 2 :])
     choice = choose_batches([copy_of(log_dir)], compacted=False)
     assert (offsets(choice), lost(choice), choice.beyond, choice.damage) == ([*range(60)], [], [], None)
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "epoch", "is_one"),
+    [(50, 5, 2, True), (54, 5, 2, False), (50, 5, 1, False), (50, 7, 1, False), (50, 5, 3, False)],
+)
+def test_a_last_segment_of_another_log_is_seen_at_its_ends(tmp_path, start, count, epoch, is_one):
+    """It begins beyond its name, or another leader wrote it than leader-epoch-checkpoint names. The checkpoint of a
+    killed broker may lack the last leader: all batches decide then."""
+    log_dir = segments(tmp_path / "a", epoch=2)
+    items = [Batch(many(count), leader_epoch=epoch) for _ in range(3)]
+    foreign = build_log_dir(tmp_path / "x", {"t": [Partition(items, start_offset=start)]}).path
+    shutil.copy2(foreign / "t-0" / f"{start:020}.log", log_dir / "t-0" / f"{50:020}.log")
+    assert is_one_log(copy_of(log_dir), compacted=False) == is_one
+    assert is_one_log(copy_of(log_dir), compacted=True) == (is_one or start > 50)
+
+
+@pytest.mark.parametrize(("place", "epoch", "others"), [(5, 1, 2), (2, 1, 2), (2, 3, 2)])
+def test_a_segment_of_another_leader_is_left_out(tmp_path, place, epoch, others):
+    """Of a leader that came before those of earlier segments, or after those of later ones."""
+    log_dir = segments(tmp_path / "a", epoch=others)
+    add(log_dir, segments(tmp_path / "x", epoch=epoch, tag=b"w"), place)
+    choice = choose_batches([copy_of(log_dir)], compacted=False)
+    left_out = [*range(10 * place, 10 * place + 10)]
+    assert offsets(choice) == [offset for offset in range(60) if offset not in left_out]
+    assert [(one.offsets.start, one.offsets.end, one.reason) for one in choice.beyond] == [
+        (10 * place, 10 * place + 10, "another leader wrote it")
+    ]
+
+
+def test_what_a_leader_wrote_that_the_checkpoint_lacks_counts(tmp_path):
+    """A killed broker may not have written it; nor does a checkpoint count that fits no batch at all."""
+    log_dir = segments(tmp_path / "a", epoch=2)
+    add(log_dir, segments(tmp_path / "x", epoch=3, tag=b"w"), 5)
+    assert offsets(choose_batches([copy_of(log_dir)], compacted=False)) == [*range(60)]
+    (log_dir / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n7 0\n")
+    assert offsets(choose_batches([copy_of(log_dir)], compacted=False)) == [*range(60)]
 
 
 # Which copy's batch counts

@@ -717,6 +717,21 @@ def test_a_replica_without_a_topic_id_may_be_of_another_topic(tmp_path, damaged,
     assert values(target)[:10] == values(known.path)
 
 
+@pytest.mark.parametrize("start", [50, 54])
+def test_a_segment_of_another_log_in_the_longest_replica(tmp_path, start):
+    """An earlier leader wrote it than leader-epoch-checkpoint names there, whether its first offset fits or not."""
+    items = [Batch(many(10), leader_epoch=0), *[Batch(many(10), leader_epoch=1)] * 4, ROLL]
+    sound = build_log_dir(tmp_path / "sound", {"t": [[*items, Batch(many(10), leader_epoch=1)]]}, broker=False).path
+    longest = shutil.copytree(sound, tmp_path / "longest")
+    foreign = build_log_dir(tmp_path / "x", {"t": [Partition([Batch(many(7))] * 4, start_offset=start)]}).path
+    shutil.copy2(foreign / "t-0" / f"{start:020}.log", longest / "t-0" / f"{50:020}.log")
+    target, result = revived(tmp_path, longest, sound, salvage=True)
+    told = result.partitions[0]
+    left_out = {(one.path, one.offsets.start, one.offsets.end) for one in told.choice.beyond}
+    assert (longest / "t-0", start, start + 28) in left_out
+    assert offsets(target) == [*range(60)]
+
+
 def test_a_shorter_replica_with_other_messages_of_the_same_leader(tmp_path):
     """Which of the two is right nobody knows, whichever is longer."""
     long = build_log_dir(tmp_path / "long", {"t": [[Batch(many(10)) for _ in range(3)]]})
