@@ -21,8 +21,8 @@ from storage.errors import SegmentGone, StorageError
 # To the kernel a path is one file, whichever log it shows by now, and all handles in the page cache share its pages and
 # its size. So that no reader gets a mixture of the path's old and new content:
 #
-# 1. A buffered handle gets the content that it was opened with, or an error, from reads and so from the pages that they
-#    fill.
+# 1. Reads of a buffered handle give the content that the handle was opened with, or an error; so the pages that
+#    these reads fill hold only that content.
 # 2. An open with another content than the one that last filled the pages makes the kernel drop them (no keep_cache).
 # 3. While a buffered handle with another content is open, new handles are direct_io: they neither see nor fill pages.
 # 4. The kernel ends a buffered read at the size that the path shows, without asking. So while such a handle is open,
@@ -95,9 +95,9 @@ _FINISHED_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True)
 class DamagedPlace:
-    """Bytes of a block, `start` to `end` (excluded), that take the place of unreadable data, or of a message that is
-    too long, and the error. `read_at`: the file's ctime (ns) before it was read; if it has changed since, the file may
-    have been repaired."""
+    """The bytes of a block, `start` to `end` (excluded), that stand for unreadable data or for a message that is too
+    long, and the error that reading them raises. `read_at`: the file's ctime (ns) before it was read; if it has changed
+    since, the file may have been repaired."""
 
     start: int
     end: int

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """Cuts batches into blocks, and tells which records have a key and which blocks may hold one: Bloom filters of keys.
 
-A hash is 64 bits of a key, never 0, which stands for no key. It decides nothing: a filter only says where to look, and
-names are compared byte by byte. So it is a fast one, a multiplication for each eight bytes, with a secret factor. A
-filter is a number of 64-bit words; a hash sets 5 bits of it, at places that its two halves give (Kirsch and
-Mitzenmacher, "Less hashing, same performance": double hashing costs no precision worth mentioning). With 10 bits a key
-0.95 % of other keys pass; 7 bits, the best number, would make it 0.82 %, and take almost half as long again. The 5 is
-a literal in loops, so that the compiler unrolls them.
+The hash of a key has 64 bits and is never 0; 0 stands for no key. A hash decides nothing: a filter only says where to
+look, and names are compared byte by byte. So the hash is a fast one: a multiplication for each eight bytes, with a
+secret factor. A filter is an array of 64-bit words; a hash sets 5 of its bits, at places that the hash's two halves
+give (Kirsch and Mitzenmacher, "Less hashing, same performance": double hashing costs no precision worth mentioning). If
+a filter has 10 bits for each key, 0.95 % of other keys pass; setting 7 bits, the best number, would let 0.82 % pass and
+take almost half as long again. The 5 is a literal in loops, so that the compiler unrolls them.
 
 Cython in pure-Python mode; the same file runs uncompiled with equal results, only slower.
 """
@@ -28,13 +28,13 @@ _MOST_BITS = cython.declare(cython.ulonglong, 0x80000000)  # so that a place tim
 _FACTOR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _FACTOR_2 = cython.declare(cython.ulonglong, 0xBF58476D1CE4E5B9)
 
-# Cells of a collector's `state`. The block that is being made is the row behind the complete ones.
+# Cells of a collector's `state`. The block that is being made is the row after the complete blocks.
 IS_OPEN = 0  # whether a block is being made
 DECODED = 1  # bytes of its keys and values
 PENDING = 2  # hashes of its keys, some more than once
 BLOCKS = 3  # complete ones, of the whole part
-WORDS = 4  # of their filters
-KNOWN = 5  # how many of the known edges lie behind
+WORDS = 4  # of the complete blocks' filters
+KNOWN = 5  # how many of the known edges have been passed
 HAS_KEYS = 6  # whether blocks get filters
 IS_SPARSE = 7  # whether batches without wanted records are left out where a block begins or ends
 STATE_CELLS = 8
@@ -49,7 +49,8 @@ _HAS_KEYS = cython.declare(cython.int, 6)
 _IS_SPARSE = cython.declare(cython.int, 7)
 _STATE_CELLS = cython.declare(cython.int, 8)
 
-# Fields of a block; kafkafs.reading.blocks has the same numbers. The last is not the block's, but a rendition's.
+# Fields of a block; kafkafs.reading.blocks has the same numbers. The last field belongs to a rendition, not to the
+# block.
 _BLOCK_POSITION = cython.declare(cython.int, 0)
 _BLOCK_FILE_END = cython.declare(cython.int, 1)
 _BLOCK_BASE_OFFSET = cython.declare(cython.int, 2)
@@ -214,8 +215,8 @@ def add_names(
     table: cython.longlong[::1],
     count: cython.Py_ssize_t,
 ) -> int:
-    """Add the keys of at most `longest` bytes to a set of them, which has `count`; returns how many it has then, or -1
-    when they are more than `ends` has room for.
+    """Add the keys of at most `longest` bytes to a set that has `count` keys; return how many the set has then, or -1
+    if `ends` has no room for so many.
 
     `names`: the keys, one after the other; `ends`: where each ends; `table`: a power of two of slots, more than there
     may be keys, each free (0) or a key's number from 1 on. IndexError for arrays that do not fit each other;
@@ -300,7 +301,7 @@ def add_names(
 def _fill(
     hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, words: cython.ulonglong[::1]
 ) -> cython.void:
-    """Set the bits of the first `count` hashes in the filter that is `words`, which are cleared."""
+    """Clear the filter `words` and set the bits of the first `count` hashes in it."""
     size: cython.Py_ssize_t = len(words)
     bits: cython.ulonglong = cython.cast(cython.ulonglong, size) * 64
     index: cython.Py_ssize_t
@@ -327,12 +328,12 @@ def _fill(
 def _different(
     hashes: cython.const[cython.ulonglong][::1], count: cython.Py_ssize_t, sketch: cython.ulonglong[::1]
 ) -> cython.longlong:
-    """About how many different ones there are among the first `count` hashes: to about a hundredth if they are many; of
-    a few, two may set the same bit and count as one.
+    """Estimate how many of the first `count` hashes are different: to about a hundredth if they are many; of a few, two
+    may set the same bit and count as one.
 
-    Each sets one of at least eight times as many bits; the number of bits tells that of hashes (Whang et al., "A
-    linear-time probabilistic counting algorithm"). `sketch`: eight bits a hash, and at least as many words as the
-    least power of two that has them.
+    Each hash sets one of at least eight times as many bits; the number of hashes follows from the number of bits that
+    are set (Whang et al., "A linear-time probabilistic counting algorithm"). `sketch`: at least as many words as the
+    least power of two that holds eight bits for each hash.
     """
     bits: cython.longlong = 64
     shift: cython.int = 58
@@ -405,8 +406,8 @@ def close(
     blocks: cython.longlong[:, ::1],
     words: cython.ulonglong[::1],
 ) -> None:
-    """Complete the block that is being made, if there is one: its filter goes into `words`, behind those that `state`
-    counts. `pending`, `sketch`: see `collect`. IndexError without room."""
+    """Complete the block that is being made, if there is one: its filter goes into `words`, after the words that
+    `state` counts. `pending`, `sketch`: see `collect`. IndexError without room."""
     done: cython.bint = True
     if not cython.compiled:
         state, pending, sketch = memoryview(state), memoryview(pending), memoryview(sketch)
@@ -444,8 +445,8 @@ def collect(
 ) -> None:
     """Add the batches in rows [first, last) of a BatchTable to a collector's blocks.
 
-    A block ends at each of the `known` edges (ascending file positions). Behind the last of them it has at most so
-    many bytes of the file, records and decoded bytes, or a batch alone.
+    A block ends at each of the `known` edges (ascending file positions). After the last edge a block has at most the
+    given numbers of file bytes, records and decoded bytes, unless it is a single batch.
 
     By record: `batch`, its row, ascending; its timestamp; its lengths, or empty where nothing is compressed; `sizes`,
     rendered, or empty; `mask`, 0 to leave the record out, or empty; `hashes` of its key, 0 for none, or empty. By row

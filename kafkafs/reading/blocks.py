@@ -1,15 +1,15 @@
 """The blocks of a segment: stretches of up to 512 KiB of its file, of whole batches. Values only, no I/O.
 
-A table has a row for each block: where it is, what batch it begins with, the timestamps in it, and perhaps a filter of
-its keys. It is cut once, by the first pass over the batches, and every rendition keeps to it. So what is known of a
-segment is about the same stretches, whoever has found it out.
+A table has a row for each block: where it is, which batch it begins with, the timestamps in it, and perhaps a filter of
+its keys. The first pass over the batches cuts the blocks, and every rendition uses the same blocks. So all that passes
+and renditions record of a segment is about the same stretches.
 
-A Bloom filter answers "no" only if the key is not in its block, and "yes" for 1 % of the keys that are not. So what it
-leaves out may be skipped, and what is left is read. Damage may hide any key, so a damaged block has no filter; another
-block lacks it as long as nobody has collected its keys.
+A Bloom filter answers "no" only if the key is not in its block, and "yes" for 1 % of the keys that are not. So readers
+skip the blocks for which it answers "no", and read the others. Damage may hide any key, so a damaged block has no
+filter; other blocks have none until a pass has collected their keys.
 
-Two keys with the same hash only cost time: a filter that says "yes" for one does for the other. Each segment has its
-own random secret for hashes, so keys are taken for one another in one segment and not in the next.
+Two keys with the same hash only cost time: a filter that says "yes" for one key says "yes" for the other. Each segment
+has its own random secret for hashes, so keys that collide in one segment do not collide in the next.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 BLOCK_BYTES = 512 << 10  # of the file
-BLOCK_RECORDS = 4096  # of small ones a filter would be too large to be of use
-DECODED_BYTES = 1 << 20  # of messages that are compressed well there are far more in a block's bytes
+BLOCK_RECORDS = 4096  # with more, small records would make a filter too large to be of use
+DECODED_BYTES = 1 << 20  # well compressed messages decode to far more bytes than the block has
 MOST_NAMES: Final = 1000
 MOST_KEY_BYTES: Final = 255  # bytes of a file's name, so a longer key is in no listing
 
@@ -60,7 +60,7 @@ class FoundBlocks(NamedTuple):
 
     @staticmethod
     def joined(parts: Iterable[FoundBlocks]) -> FoundBlocks:
-        """Those of consecutive parts of a pass."""
+        """Join the results of consecutive parts of a pass."""
         joined = _NOTHING
         for part in parts:
             if joined is _NOTHING:
@@ -86,8 +86,8 @@ def _together(names: frozenset[bytes] | None, more: frozenset[bytes] | None) -> 
 
 
 class KeyStretches(NamedTuple):
-    """Where a key may be, from one position of a segment to another: `stretches` of whole batches (start, end), and
-    from `behind` on everything, because nothing is known of it yet."""
+    """Where a key may be, from one position of a segment to another: in `stretches` of whole batches (start, end), and
+    anywhere from `behind` on, where no keys have been collected yet."""
 
     stretches: list[tuple[int, int]]
     behind: int
@@ -96,10 +96,11 @@ class KeyStretches(NamedTuple):
 class BlockTable:
     """The blocks of a segment, or of a part of it, up to `file_end`, in order. Immutable.
 
-    `columns`: int64, shape (COLUMNS, blocks). `records`: how many are wanted, `keys`: about how many different ones;
-    `first`, `words`: where the filter is in `words`. A block of damage is alone, and has no CRC; its timestamps are
-    those that its header names. `names`: the keys of the blocks that have a filter, without those of more than
-    MOST_KEY_BYTES bytes; None if they are more than MOST_NAMES.
+    `columns`: int64, shape (COLUMNS, blocks). Of each block, `records`: how many records are wanted; `keys`: about how
+    many different keys they have; `first`, `words`: where its filter begins in the array `words`, and how many words it
+    has. A block of damage is alone, and has no CRC; its timestamps are those that its header names. `names`: the keys
+    of the blocks that have a filter, without those of more than MOST_KEY_BYTES bytes; None if they are more than
+    MOST_NAMES.
     """
 
     __slots__ = ("columns", "file_end", "names", "secret", "words")
@@ -135,7 +136,8 @@ class BlockTable:
         return int(self.columns.nbytes) + int(self.words.nbytes) + names
 
     def until(self, rows: int) -> BlockTable:
-        """The first blocks. Which names only the others had is unknown, so that all stay."""
+        """The table of the first blocks. It keeps all names, because nobody knows which of them only the later blocks
+        have."""
         columns = np.ascontiguousarray(self.columns[:, :rows])
         words = columns[FIRST] + np.maximum(columns[WORDS], 0)
         return BlockTable(columns, self.words[: int(words.max(initial=0))], self.names, self.secret)
@@ -164,15 +166,16 @@ class BlockTable:
         )
 
     def edges(self, start: int) -> Int64s:
-        """The positions after `start` where a pass that begins there has to cut: where blocks begin, and their end."""
+        """The positions after `start` where a pass that begins at `start` must cut: where known blocks begin and
+        end."""
         if not len(self):
             return _NO_EDGES
         edges = np.append(self.columns[POSITION], self.file_end)
         return edges[edges > start]
 
     def unfiltered(self, start: int, end: int) -> list[tuple[int, int]]:
-        """The stretches between two positions, where batches begin, whose keys are not known: blocks without a filter,
-        and what is behind the last one. Damage is not among them: nobody can know more."""
+        """The stretches between two positions whose keys are unknown: blocks without a filter, and everything after the
+        last block. Batches begin at both positions. Damaged blocks are left out: nobody can collect their keys."""
         columns = self.columns
         rows = (columns[WORDS] < 0) & (columns[CRC] != NO_CRC) & (columns[FILE_END] > start) & (columns[POSITION] < end)
         places = columns[POSITION : FILE_END + 1, rows].T.tolist()
@@ -187,8 +190,8 @@ class BlockTable:
         return stretches
 
     def merged(self, found: FoundBlocks) -> tuple[BlockTable, Int64s]:
-        """With what a pass has found, which began within these blocks or at their end; and for each row that it found
-        the block that it is of. SegmentGone when the file has other batches than before."""
+        """Return this table extended by the result of a pass, which began within these blocks or at their end; and for
+        each row of the result its block in the new table. SegmentGone if the file has other batches than before."""
         rows, columns, names = found.rows, self.columns, _together(self.names, found.names)
         if not len(self):
             return BlockTable(rows[:, :COLUMNS].T.copy(), found.words, names, self.secret), np.arange(len(rows))
@@ -219,7 +222,7 @@ class BlockTable:
         return BlockTable(merged, words, names, self.secret), of
 
     def _check(self, rows: Int64s, places: Int64s) -> None:
-        """SegmentGone unless the blocks that are known are still there, and as damaged as they were."""
+        """Raise SegmentGone unless the rows have the same batches, and the same damage, as the known blocks."""
         columns = self.columns[:, places]
         begins = rows[:, POSITION] == columns[POSITION]
         other = begins & ((rows[:, BASE_OFFSET] != columns[BASE_OFFSET]) | (rows[:, CRC] != columns[CRC]))
@@ -229,7 +232,7 @@ class BlockTable:
             raise SegmentGone("the segment was rewritten since its batches were read", position=position)
 
     def _goes_on(self, row: Int64s) -> bool:
-        """Whether the last block is small enough to take another one, which is behind it."""
+        """Whether the last block is small enough to take in `row`, the block after it."""
         last = self.columns[:, -1]
         return bool(
             row[FILE_END] - last[POSITION] <= BLOCK_BYTES

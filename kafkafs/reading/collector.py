@@ -42,7 +42,7 @@ class BlockCollector:
         self._names = None if secret is None else _Names()
 
     def found(self) -> FoundBlocks:
-        """The blocks that were collected; the last of them is complete with that."""
+        """Complete the last block, and return all blocks that were collected."""
         self._close()
         count, words = (int(self._state[cell]) for cell in (block_kernel.BLOCKS, block_kernel.WORDS))
         names: frozenset[bytes] | None = frozenset()
@@ -61,11 +61,12 @@ class BlockCollector:
         hidden: npt.NDArray[np.uint8] | None = None,
         hashes: UInt64s | None = None,
     ) -> None:
-        """Adds the batches in rows [first, last) of a table, decoded in `block`. By record: `sizes`, rendered, if that
-        is asked for; whether it is wanted (`mask`). By batch: which are `hidden`, and render to nothing.
+        """Adds the batches in rows [first, last) of a table, decoded in `block`. By record: its rendered size
+        (`sizes`), if sizes are measured; whether it is wanted (`mask`). By batch: whether it renders to nothing
+        (`hidden`).
 
-        `hashes`: where keys are collected, as many as there are records, to be overwritten: new memory would take a
-        fifth as long as everything else here.
+        `hashes`: if keys are collected, an array to overwrite, of one hash for each record: allocating it anew would
+        take a fifth as long as everything else here.
         """
         if self._secret is not None and hashes is not None:
             block_kernel.hash_keys(block.buffer, block.key_start, block.key_length, *self._secret, hashes)
@@ -97,8 +98,8 @@ class BlockCollector:
         )
 
     def add_damage(self, position: int, end: int, times: tuple[int, int], size: int) -> None:
-        """Adds bytes that cannot be read: a damaged batch, or where none begins. `times`: the least and the greatest
-        that its header names; `size`: rendered."""
+        """Adds bytes that cannot be read: a damaged batch, or bytes where no batch begins. `times`: the least and the
+        greatest timestamp that its header names; `size`: its rendered size."""
         self._close()
         self._make_room(0, 1)
         row = int(self._state[block_kernel.BLOCKS])
@@ -113,7 +114,7 @@ class BlockCollector:
         block_kernel.close(self._state, self._pending, self._sketch, self._rows, self._words)
 
     def _make_room(self, records: int, batches: int) -> None:
-        """For so many more hashes, and as many blocks as there may be then: each ends with a batch."""
+        """Make room for `records` more hashes, and for a block for each of `batches` more batches."""
         if self._secret is None:
             records = 0
         pending = int(self._state[block_kernel.PENDING])
@@ -133,10 +134,10 @@ _Array = TypeVar("_Array", npt.NDArray[np.int64], npt.NDArray[np.uint64])
 
 
 def _with_room(array: _Array, used: int, rows: int) -> _Array:
-    """An array with room for `rows` behind those that are used: the array itself, or a copy."""
+    """An array with room for `rows` more after the `used` rows: the array itself, or a copy."""
     if used + rows <= len(array):
         return array
-    # Each copy is memory that the system must provide anew; what is not used of it takes none.
+    # Each copy needs new memory from the system, so copies are few; the rows that are not used take no memory.
     larger = np.empty((2 * used + 32 * rows, *array.shape[1:]), array.dtype)
     larger[:used] = array[:used]
     return larger
@@ -152,7 +153,7 @@ class _Names:
         self._table = np.zeros(4096, np.int64)
 
     def add(self, block: RecordBlock, hashes: UInt64s) -> bool:
-        """Adds the keys of a block; False if they are too many then."""
+        """Adds the keys of a block; False if the set would hold too many."""
         self._count = block_kernel.add_names(
             block.buffer,
             block.key_start,

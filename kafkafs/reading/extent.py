@@ -1,10 +1,10 @@
 """An extent: the messages of one segment from a batch on, in one rendition, measured as far as a reader has needed.
 
-Under read_committed it depends on more than the segment: markers in it or in later segments decide which batches show,
-and the last stable offset decides up to where. Both only move forward until a truncation removes markers. So an extent
-belongs to an epoch, the generation of the snapshots that it is measured for, and it records the last marker that
-decided about it, by which a later mount knows whether it is still right. For a reader of all messages none of this
-matters; it has one epoch.
+Under read_committed an extent depends on more than the segment: markers in it or in later segments decide which batches
+show, and the last stable offset decides up to where. Both only move forward until a truncation removes markers. So an
+extent belongs to an epoch: the generation of the snapshots that it is measured for. It also records the last marker
+that decided about it: if the log still has this marker, a later mount can use the extent. For a reader of all messages
+none of this matters; it has one epoch.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from storage.types import Isolation
 # A pass over a segment's batches cuts them into blocks, and finds what it is asked for: keys, and the rendered size of
 # each block. Nothing is rendered.
 #
-# Damage makes separate blocks. A batch that fails its CRC but decodes has its rendered size; one that does not decode
-# has one byte, which takes the place of its error, and so does a stretch where no batch begins, up to the next batch in
-# the offset index. CRCs are checked here, and again whenever bytes are served: otherwise a batch with damaged
-# timestamps would be missing from a range of times without an error. A damaged block has the times that its header
-# names, whatever is wrong with it; which ranges of times it belongs to, `damage_within` decides (plans.py).
+# Damage makes separate blocks. A batch that fails its CRC but decodes has its rendered size. One byte stands for the
+# error of a batch that does not decode, or of a stretch where no batch begins, up to the next batch in the offset
+# index. CRCs are checked here, and again whenever bytes are served: otherwise a batch with damaged timestamps would be
+# missing from a range of times without an error. A damaged block has the times that its header names, whatever is wrong
+# with the block; `damage_within` (plans.py) decides to which ranges of times it belongs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class BlockPass:
     def _collect_window(self, bench: Workbench, collector: BlockCollector, window: Window) -> None:
         table, task = window.table, self.task
         skip = None if task is None or task.skips is None else task.skips(table)
-        # What a filter leaves out need not be decoded. Blocks of a whole segment have also what isolation hides.
+        # Batches that a filter leaves out need not be decoded. The blocks of a whole segment also hold what isolation
+        # hides.
         left_out = skip if task is not None and task.filter is not None else None
         row = 0
         while row < table.rows:
@@ -143,7 +144,7 @@ def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: Ba
 
 
 def _split(task: SegmentTask, start: int, end: int) -> list[int]:
-    """Where a block that renders to too many bytes is cut (pieces.line_cuts)."""
+    """The positions at which a block that renders to too many bytes is cut (pieces.line_cuts)."""
     sizes: list[Int64s] = []
     with workbench() as bench:
         for window in scan_batches(task.snapshot, task.segment, start, end, window=window_bytes(start, end)):
@@ -188,7 +189,7 @@ def _task(
         return SegmentTask(
             snapshot, segment, rendition.format, None if record_filter is None else record_filter.skips, record_filter
         ), None
-    # Taken now: when a piece is rendered, segments of this snapshot may be gone.
+    # Read the transactions now: when a piece is rendered, segments of this snapshot may be gone.
     aborted = AbortedTransactions(snapshot, segment, last_stable_offset(snapshot))
     return SegmentTask(snapshot, segment, rendition.format, aborted.skip_rows, record_filter), aborted
 
@@ -231,7 +232,7 @@ class Extent:
         known: Pieces | None = None,
         decider: DecidingMarker | None = None,
     ) -> None:
-        """`blocks`: of the segment, for an extent that has all its messages."""
+        """`blocks`: the segment's blocks, if the extent has all messages of the segment."""
         # constant after construction
         self.segment = segment
         self.record_filter = record_filter
@@ -252,7 +253,7 @@ class Extent:
     ) -> None:
         """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone.
 
-        `keys`: collects the keys of what is measured, where nobody has; only for an extent of a whole segment.
+        `keys`: also collects keys where nobody has collected them; only for an extent of a whole segment.
         """
         if end <= self.pieces.file_end and self._task is not None:
             return

@@ -45,8 +45,8 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The state of a view at one look. `layout` was made for `snapshot`; `looked_at`: the segments that the log
-    had when something could last be added, also those of which it shows nothing."""
+    """The state of a view at one look. `layout` was made for `snapshot`. `looked_at`: the segments that the log had
+    when the view could last grow, including segments of which the view shows nothing."""
 
     snapshot: LogSnapshot
     selection: Selection
@@ -61,8 +61,8 @@ DEFAULT_EXACT_BELOW = 1 << 30  # measured in about a second
 
 
 class SizeWasEstimated(StorageError):
-    """The size that an open file has shown turned out to be wrong, and what was read from its end is not where it
-    would have to be."""
+    """The size that an open file has shown turned out to be wrong, so the bytes that were read from its end are not at
+    their true position."""
 
 
 # A large view that nobody has measured begins with its two ends. The *front* is the view as it would be if its log were
@@ -80,9 +80,9 @@ class SizeWasEstimated(StorageError):
 # Once everything is measured, an anchored handle goes on if the estimate was right by chance. Otherwise it can go on
 # at its back, but its gap cannot be filled: reads there fail.
 #
-# A range of times that lies in the past has no back: its last messages may be anywhere behind those of its time,
-# because any message may be late. Who reads at its end has everything measured first; that is not the end of what was
-# read from the front, because the gap is estimated to be large.
+# A range of times that lies in the past has no back: its last messages may be anywhere after the messages of that time,
+# because any message may be late. A read at its end measures everything first. The handle's reads at the front stay
+# right then, because the gap is estimated to be large.
 
 
 class Ends(NamedTuple):
@@ -117,8 +117,8 @@ class Growth:
         return self._begun_at_ends(shown) if self._is_large(shown) else self._grown(shown, snapshot)
 
     def follow(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
-        """The state of a view now, to a reader that has had it open since it showed `shown`. LogTruncated; SegmentGone
-        and Raced as in `begin`."""
+        """The state of a view now, for a reader that opened it when it showed `shown`. LogTruncated; SegmentGone and
+        Raced as in `begin`."""
         if snapshot is shown.snapshot:
             return shown
         if snapshot.generation != shown.snapshot.generation:
@@ -130,8 +130,8 @@ class Growth:
 
     def reach(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, seen: int) -> Shown:
         """`shown`, followed, with what a reader needs to read from `start` to `end`. `seen`: up to where it has read
-        what is before the gap. Who goes on there gets what a step finds: all that it asks for only where messages are
-        close together. As `follow`; SegmentGone also when what is in the gap has been deleted, and SizeWasEstimated."""
+        before the gap. A reader that continues there gets the messages of one step, which may be fewer than it asks
+        for. Errors as `follow`; SegmentGone also if messages in the gap have been deleted; SizeWasEstimated."""
         shown = self.follow(shown, snapshot)
         while not shown.layout.covers(start, min(end, shown.layout.size)):
             shown = self._nearer(shown, snapshot, start, end, seen)
@@ -164,7 +164,7 @@ class Growth:
         return now.start_offset == selection.start_offset
 
     def _is_large(self, shown: Shown, snapshot: LogSnapshot | None = None) -> bool:
-        """Whether too much of what is behind the cursor has not been measured."""
+        """Whether too many bytes after the cursor have not been measured."""
         plan, selection, snapshot = shown.plan, shown.selection, snapshot or shown.snapshot
         if self._exact_below is None or not isinstance(plan, MeasuringPlan):
             return False
@@ -216,11 +216,11 @@ class Growth:
         return end
 
     def _bytes(self, snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None = None) -> int:
-        """Of files, from a cursor on."""
+        """The bytes of files from a cursor on."""
         return sum(span.end - span.start for span in self._spans(snapshot, cursor, end_offset))
 
     def _nearer(self, shown: Shown, snapshot: LogSnapshot, start: int, end: int, seen: int) -> Shown:
-        """With less of a gap, or none."""
+        """The view with a smaller gap, or without one."""
         assert shown.ends is not None
         assert self._exact_below is not None
         front, back, position, step, anchored = shown.ends
@@ -249,7 +249,8 @@ class Growth:
         return self._grown(front, snapshot, most)
 
     def _further_back(self, shown: Shown, snapshot: LogSnapshot, start: int, seen: int) -> Shown:
-        """With messages in front of the back, down to the position `start` if there are as many as estimated."""
+        """The view with more messages at the beginning of its back, down to the position `start` if the estimate was
+        right."""
         ends = shown.ends
         assert ends is not None
         front, back, position, step, anchored = ends
@@ -271,7 +272,8 @@ class Growth:
         return _placed(shown, self._further(front, snapshot, None), start, seen)
 
     def _grown(self, shown: Shown, snapshot: LogSnapshot, most: int | None = None) -> Shown:
-        """With all that the log has now; `most`: with so many bytes of its files, or a little more."""
+        """The view with all messages that the log has now; `most`: with at most about so many more bytes of the log's
+        files."""
         layout, selection, tally = shown.layout, shown.selection, shown.tally
         runs, greatest, cursor, complete = list(layout.runs), layout.greatest, layout.cursor, layout.complete
         looked_at = shown.looked_at
@@ -289,7 +291,7 @@ class Growth:
                 grows = span is spans[-1] and not complete
                 greatest = max(greatest, shown.plan.add(snapshot, runs, span, grows=grows))
             if complete:
-                runs = [run for run in runs if run.end > run.start]  # without those that were to grow
+                runs = [run for run in runs if run.end > run.start]  # drop the empty runs that were kept to grow
         layout = Layout.of(cursor, runs, greatest, complete, _unlisted(runs, snapshot))
         return Shown(snapshot, selection, shown.plan, layout, looked_at, tally)
 
@@ -297,7 +299,7 @@ class Growth:
     def _first(
         shown: Shown, snapshot: LogSnapshot, spans: list[Span], cursor: Cursor, most: int
     ) -> tuple[list[Span], Cursor]:
-        """The first of the spans, measured, up to the first that has more than `most` bytes left; and the cursor."""
+        """The first of the spans, after measuring about `most` bytes of them; and the cursor after these spans."""
         plan, runs, first = shown.plan, list(shown.layout.runs), list[Span]()
         assert isinstance(plan, MeasuringPlan)
         for span in spans:
@@ -353,9 +355,9 @@ def _joined(ends: Ends, snapshot: LogSnapshot) -> Shown:
 
 
 def _placed(shown: Shown, whole: Shown, start: int, seen: int) -> Shown:
-    """Everything is measured: the exact view, if its size was estimated right or only its first bytes were seen.
-    Otherwise a view whose last bytes end where it was shown to end, and whose first ones stay as far as they were seen;
-    a read at `start` fails if it is between the two."""
+    """The view once everything is measured: the exact view, if the size was estimated right or only the first bytes
+    were seen. Otherwise the first bytes that were seen keep their positions, and the last bytes end where the view was
+    shown to end; a read at `start` fails if `start` is between the two."""
     assert shown.ends is not None
     size, estimated = whole.layout.size, shown.layout.size
     split = max(seen, seen + 1 + size - estimated)
@@ -369,7 +371,7 @@ def _placed(shown: Shown, whole: Shown, start: int, seen: int) -> Shown:
 
 
 def _part(whole: Shown, start: int, end: int) -> Shown:
-    """The bytes from `start` to `end` of an exact view, at the position 0."""
+    """The bytes from `start` to `end` of an exact view, moved to the position 0."""
     runs = []
     for run in whole.layout.runs:
         first, behind = max(run.start, start), min(run.end, end)
@@ -382,7 +384,7 @@ def _part(whole: Shown, start: int, end: int) -> Shown:
 
 
 def _from(shown: Shown, first: int, end: int | None) -> Shown:
-    """Nothing yet of a view's messages from the offset `first` up to `end`."""
+    """An empty view, to be filled with the messages from the offset `first` up to `end`."""
     layout = Layout.of(Cursor(first), (), NO_TIMESTAMP, complete=False)
     return replace(shown, selection=replace(shown.selection, start_offset=first, end_offset=end), layout=layout)
 
@@ -392,12 +394,12 @@ def _moved(runs: Iterable[Run], by: int) -> tuple[Run, ...]:
 
 
 def _covered(shown: Shown) -> int:
-    """The offset below which a front has everything."""
+    """The offset below which a front has all messages."""
     return shown.layout.cursor.next_offset
 
 
 def _start(back: Shown) -> int:
-    """The offset from which a back has everything."""
+    """The offset from which a back has all messages."""
     return back.selection.start_offset
 
 

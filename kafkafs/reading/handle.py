@@ -64,14 +64,15 @@ class WriteHandle(Handle, Syncs, Protocol):
         """Takes bytes, which may be changed afterwards; returns how many. Raises an error of the first of them.
 
         `offset`: the writer's file position; None for a writer that appends (O_APPEND), whose position the kernel
-        invents. `durable` (O_SYNC, O_DSYNC): what the bytes complete is on disk when this returns, and what `close`
-        completes of them when that returns. When that fails its error is raised, although they were taken.
+        invents. `durable` (O_SYNC, O_DSYNC): the messages that the bytes complete are on disk when `write`
+        returns, and those that `close` completes when `close` returns. If syncing fails, its error is raised although
+        the bytes were taken.
         """
 
 
 @runtime_checkable
 class HasHoles(Protocol):
-    """A file opened for writing, in which a writer that skips a hole in its source thereby writes zeros."""
+    """A file opened for writing, where a writer that skips a hole in its source writes zeros."""
 
     def extend(self, size: int) -> None:
         """The writer sets the length of what it writes (ftruncate(2)): what it has not written up to there is zeros."""
@@ -81,7 +82,7 @@ class CopyingHandle:
     """A handle whose fast way is `read_into`."""
 
     def read(self: Handle, offset: int, size: int) -> bytes:
-        # A caller may ask for far more than there is; the file may be longer than it was a moment ago.
+        # A caller may ask for far more than the file has; the file may have grown a moment ago.
         size = min(size, max(self.size - offset, _LEAST_BUFFER))
         if size <= 0:
             return b""
@@ -91,8 +92,8 @@ class CopyingHandle:
 
 
 def read_parts(address: int, offset: int, end: int, part_at: Callable[[int], tuple[Handle, int, int]]) -> int:
-    """`read_into` of a direct_io file that other open files make up, up to its position `end`. `part_at` gives for a
-    position the file that has it, the position there, and where the part ends in this file."""
+    """`read_into` for a direct_io file that consists of other open files, up to its position `end`. `part_at` gives for
+    a position the open file that holds it, the position in that file, and where its part ends in the direct_io file."""
     position = offset
     while position < end:
         part, place, part_end = part_at(position)
@@ -184,7 +185,7 @@ class OpenView:
         self._content = content
         # of one reader
         self._seen = layout
-        self._front = 0  # up to where it has read what is before a gap
+        self._front = 0  # up to where the reader has read before a gap
         self._is_open = True
 
     @property
@@ -257,7 +258,7 @@ class ViewHandle(CopyingHandle):
             try:
                 count, expected = self._copy(layout, position, end, target)
             except StorageError:
-                self._view.look()  # what looks like damage, or is gone, may have been truncated
+                self._view.look()  # a truncation may look like damage or a missing segment
                 # Up to the damage; the next read reports it. Not in the page cache: see Handle.direct_io.
                 if position > offset and self.direct_io:
                     return position - offset
@@ -270,8 +271,8 @@ class ViewHandle(CopyingHandle):
         return max(0, position - offset)
 
     def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
-        """Copies bytes from `position` on, up to `end` at most, to `address`: how many, and how many there are in one
-        go unless something is damaged or gone."""
+        """Copies bytes from `position` on, up to `end` at most, to `address`. Returns how many were copied, and how
+        many could be copied at once if nothing is damaged or gone."""
         raise NotImplementedError
 
     def _after_read(self, layout: Layout, offset: int, position: int) -> None:

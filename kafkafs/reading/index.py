@@ -1,8 +1,8 @@
 """The index: for each segment its blocks, with their times, keys and, for each rendition, their sizes. It is made when
 first needed, extended as the log grows, and kept on disk.
 
-What it says of keys and times is only a hint about where not to look. A segment that a truncation has cut is another
-Segment, and is read again.
+Its keys and times are only hints about where not to look. A segment that a truncation has cut is another Segment, and
+is read again.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class _Entry:
 
 
 class BlockIndex:
-    """The blocks of segments: Segments are the same object only while their file grows, so what is known of one stays
-    right. Also the measured stretches that single ranges need. Thread-safe."""
+    """The blocks of segments, and the measured stretches that single ranges need. A Segment is the same object only
+    while its file grows, so its blocks stay right. Thread-safe."""
 
     def __init__(
         self, workers: Workers, store: Store | None, kept_bytes: int = KEPT_BYTES, *, has_keys: bool = True
@@ -117,8 +117,8 @@ class BlockIndex:
     def held(
         self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int, start: int = 0
     ) -> Extent | None:
-        """A whole segment, measured at least up to the position `end`; None if much before the position `start` would
-        have to be measured, or all of it."""
+        """A whole segment, measured at least up to the position `end`; None if nothing of it has been measured yet, or
+        too little before the position `start`."""
         extent = self._known(snapshot, segment, rendition)
         if extent is None or extent.pieces.file_end + _LITTLE_BYTES < start:
             return None
@@ -235,8 +235,8 @@ class BlockIndex:
         return self._loaded(segment).blocks.table
 
     def table(self, snapshot: LogSnapshot, segment: Segment, end: int, *, keys: bool) -> BlockTable:
-        """The blocks of a segment up to the position `end`, with filters if `keys`; less than one may be missing if it
-        still grows. SegmentGone."""
+        """The blocks of a segment up to the position `end`, with filters if `keys`; while the segment grows, less than
+        one block may be missing. SegmentGone."""
         entry = self._loaded(segment)
         held, is_whole = entry.blocks, _is_whole(end, segment, snapshot)
         if self._missing(held.table, end, keys=keys, is_whole=is_whole):
@@ -259,7 +259,7 @@ class BlockIndex:
 
     @staticmethod
     def _missing(table: BlockTable, end: int, *, keys: bool, is_whole: bool) -> list[tuple[int, int]]:
-        """The stretches to scan: each with a block at least, or the rest of a segment that is sealed."""
+        """The stretches to scan: each is at least as large as a block, or is the rest of a sealed segment."""
         stretches = table.unfiltered(0, end) if keys else [(table.file_end, end)]
         least = 1 if is_whole else blocks.BLOCK_BYTES
         return [(first, last) for first, last in stretches if last - first >= least]
@@ -267,7 +267,7 @@ class BlockIndex:
     # What is held and kept
 
     def forget(self, segment: Segment) -> None:
-        """Drops what is known of a segment, so that new layouts do not use it, and does not ask the disk again."""
+        """Drops the knowledge of a segment, so that new layouts do not use it; does not load it from disk again."""
         with self._lock:
             entry = self._entries.pop(segment, None)
             if entry is not None:
@@ -288,7 +288,7 @@ class BlockIndex:
         self.pages.drop_all()
 
     def keep(self) -> None:
-        """Keeps on disk what is known of active segments: their logs may not be written any longer."""
+        """Keeps the knowledge of active segments on disk too, because their logs may never grow again."""
         with self._lock:
             entries = list(self._entries.items())
         for segment, entry in entries:
@@ -356,8 +356,8 @@ class BlockIndex:
                 self._save(segment, entry)
 
     def _save(self, segment: Segment, entry: _Entry) -> None:
-        """Keeps what is known of a segment on disk, if that has changed: for later mounts, so renditions that they
-        cannot know are left out, and those whose marker cannot be found again."""
+        """Keeps the knowledge of a segment on disk for later mounts, if it has changed. Leaves out renditions that
+        later mounts cannot recognise, and renditions whose marker cannot be found again."""
         if self._store is None:
             return
         with self._lock:
@@ -368,7 +368,7 @@ class BlockIndex:
             state = (table, *(pieces for _, snapshot, pieces in measured if snapshot is not None))
             if len(state) == len(entry.saved) and all(map(_is, state, entry.saved)):
                 return
-            # A block that has gone on since is no longer known to its end.
+            # A block that has grown since then is no longer known to its end.
             renditions = {name: kept.until(table) for name, kept in entry.kept.items()}
             for extent, snapshot, pieces in measured:
                 name = extent.rendition.lasting_name()

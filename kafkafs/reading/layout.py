@@ -189,7 +189,7 @@ def offset_before(snapshot: LogSnapshot, offset: int, size: int) -> int:
 
 
 def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None] | None:
-    """(segment index, position, least wanted offset if the batch there begins below it)."""
+    """Where the messages begin: (segment index, position, least wanted offset if the batch there begins below it)."""
     for index in range(len(snapshot.segments) - 1, -1, -1):
         if snapshot.segments[index] is cursor.segment:
             if cursor.position <= snapshot.end_position(snapshot.segments[index]):
@@ -203,7 +203,7 @@ def _start(snapshot: LogSnapshot, cursor: Cursor) -> tuple[int, int, int | None]
 
 
 def _end(snapshot: LogSnapshot, bound: int) -> tuple[int, int, int | None]:
-    """(segment index, position, first offset not wanted if the batch before the position reaches beyond it)."""
+    """Where the messages end: (segment index, position, first unwanted offset if the last batch reaches beyond it)."""
     last = len(snapshot.segments) - 1
     place = None if bound >= snapshot.log_end_offset else find_batch(snapshot, bound)
     if place is None:

@@ -1,8 +1,8 @@
 """Pages that are in the machine's page cache only because somebody asked for a size.
 
-Measuring reads whole segments, and the reader who has opened the file soon reads most of them again: so the pages stay
-until the file is closed, or until there are too many. Then the pages that no reader has needed are dropped, because a
-machine that runs a broker has better use for its memory. Pages that were in the page cache before stay there.
+Measuring reads whole segments, and the reader who has opened the file soon reads most of these pages again: so the
+pages stay until the file is closed, or until there are too many. Then the pages that no reader has needed are dropped,
+because a machine that runs a broker has better use for its memory. Pages that were in the page cache before stay there.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ Split = Callable[[int, int], list[int]]
 
 
 class PieceSizes(NamedTuple):
-    """By piece: the row of its block, ascending; its rendered size and what it skips (Piece). `file_end`: up to which
-    position of the file that is."""
+    """Of each piece the row of its block, ascending; its rendered size, and how much it skips (see Piece). `file_end`:
+    the file position up to which the pieces go."""
 
     rows: Int64s
     sizes: Int64s
@@ -60,7 +60,7 @@ class PieceSizes(NamedTuple):
     file_end: int
 
     def until(self, table: BlockTable) -> PieceSizes:
-        """Those of the whole blocks of a table."""
+        """The sizes of the whole blocks of a table."""
         ends = table.columns[FILE_END]
         blocks = int(ends.searchsorted(self.file_end, side="right"))
         kept = int(self.rows.searchsorted(blocks))
@@ -68,8 +68,8 @@ class PieceSizes(NamedTuple):
         return PieceSizes(self.rows[:kept], self.sizes[:kept], self.skips[:kept], file_end)
 
     def can_be(self, table: BlockTable) -> bool:
-        """Whether these may be the sizes of the undamaged blocks of a table. Who reads pieces takes that much memory,
-        and copies by their positions."""
+        """Whether these may be the sizes of the undamaged blocks of a table. This check protects readers, which
+        allocate memory by these sizes and copy by these positions."""
         rows, sizes, skips, file_end = self
         blocks = int(table.columns[FILE_END].searchsorted(file_end, side="right"))
         if file_end != (table.columns[FILE_END, blocks - 1] if blocks else 0):
@@ -123,16 +123,16 @@ class Pieces:
 
     @property
     def sizes(self) -> PieceSizes:
-        """Of what they are made, with the table."""
+        """The sizes from which these pieces are made, together with the table."""
         return PieceSizes(self.rows, self.columns[SIZE], self.columns[SKIP], self.file_end)
 
     def until(self, table: BlockTable, file_end: int) -> Pieces:
-        """These sizes, measured up to a later position; nothing in between is shown."""
+        """These pieces, measured up to the later position `file_end`, without a piece in between."""
         return Pieces(table, self.sizes._replace(file_end=file_end), self.start)
 
     def extended(self, table: BlockTable, of: Int64s, found: Int64s, file_end: int, split: Split) -> Pieces:
-        """With what a pass has measured behind them, up to the position `file_end`: rows of FoundBlocks, of the blocks
-        `of`. `split`: for blocks that are too large."""
+        """These pieces and the ones that a pass has measured after them, up to the position `file_end`. `found`: rows
+        of FoundBlocks; `of`: their blocks; `split`: cuts blocks that are too large."""
         kept, sizes = len(self), found[:, RENDERED]
         if kept and len(of) and int(of[0]) == int(self.rows[-1]):
             # The block goes on.
@@ -169,8 +169,8 @@ class Pieces:
         return Piece._make(self.columns[:, row].tolist())
 
     def group(self, row: int, start: int, end: int) -> Piece:
-        """The piece `row` and those of its group that lie between the rendered positions `start` and `end`, as one: as
-        many as may be, unless one of them is damaged or a part of a block."""
+        """The piece `row`, joined with the pieces of its group between the rendered positions `start` and `end`. A
+        damaged piece or a part of a block stays alone."""
         pieces = GROUP_PIECES
         while pieces > 1:
             low = row - row % pieces
@@ -208,7 +208,7 @@ class Pieces:
 
     @property
     def greatest_timestamp(self) -> int:
-        """-1 when no message has one."""
+        """The greatest timestamp of the messages; -1 when no message has one."""
         return self.greatest_in(0, len(self))
 
     def greatest_in(self, first: int, last: int) -> int:
@@ -226,7 +226,7 @@ _NO_COLUMNS: Final = np.empty((_COLUMNS, 0), np.int64)
 
 
 def line_ends(sizes: npt.NDArray[np.int64]) -> Int64s:
-    """Where the lines of a large block end, of these sizes; one that is too long takes one byte."""
+    """Where the lines of a large block end, from their sizes; a line that is too long takes one byte."""
     return np.cumsum(np.where(sizes > MOST_LINE_BYTES, 1, sizes))
 
 

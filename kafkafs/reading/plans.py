@@ -1,9 +1,9 @@
 """Planning: which runs show the file spans of a rendered view, with as little measuring as possible.
 
-A span that is a whole segment uses the view index, which is made if necessary. A part of a segment uses the index where
-there is one, and measures the pieces at its edges separately; without an index only the part is measured. A time range
-needs the index of each segment that may hold a message of it: pieces wholly inside the range are used as they are, the
-others are measured again through a filter.
+A span that is a whole segment uses the view index, which is made if necessary. A part of a segment uses the index if
+the segment has one, and measures the pieces at its edges separately; without an index only the part is measured. A time
+range needs the index of each segment that may hold a message of it: pieces wholly inside the range are used as they
+are, the others are measured again through a filter.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from storage.log.snapshot import LogSnapshot
 from storage.types import NO_TIMESTAMP, TimeRange
 
 _SKIP, _WHOLE, _PART = range(3)
-_SHORT_BYTES = 8 << 20  # a part of a segment for which what is before it is not measured
+_SHORT_BYTES = 8 << 20  # for a part of a segment smaller than this, nothing before the part is measured
 
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -77,8 +77,8 @@ class RenderedPlan:
     def _add_pieces(
         self, runs: list[Run], span: Span, extent: Extent, pieces: Pieces, first: int, last: int, file_end: int
     ) -> int:
-        """Adds those of an extent's `pieces` that are in rows [first, last). Another thread may have made larger ones
-        of them meanwhile. `file_end`: see Run."""
+        """Adds the rows [first, last) of an extent's `pieces`, which another thread may have replaced by longer ones
+        meanwhile. `file_end`: see Run."""
         start, end = pieces.rendered_start(first), int(pieces.columns[END, last - 1])
         append_run(runs, span.segment, extent, start, end - start, file_end)
         return pieces.greatest_in(first, last)
@@ -94,7 +94,8 @@ class RenderedPlan:
         *,
         grows: bool,
     ) -> int:
-        """Adds what is wanted of the span's batches from the file position `start` to `end`, measured separately."""
+        """Adds the wanted messages of the span's batches from the file position `start` to `end`, measured
+        separately."""
         extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, record_filter, grows=grows)
         return self._add_extent(runs, span, extent, grows=grows)
 
@@ -196,8 +197,8 @@ class TimePlan(RenderedPlan):
         return max(span.start, extent.pieces.file_end)
 
     def _measured(self, snapshot: LogSnapshot, span: Span, end: int) -> Extent:
-        """The span's segment, measured up to the file position `end`; what is wanted of it alone where more would have
-        to be measured before the span than in it."""
+        """The span's segment, measured up to the file position `end`; only the wanted part, if it is short, or if more
+        would have to be measured before the span than in it."""
         if span.natural:
             extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
             if extent is not None:
@@ -246,8 +247,8 @@ class TimePlan(RenderedPlan):
     def _pass_over(self, snapshot: LogSnapshot, run: Run, span: Span) -> None:
         """Marks the span as measured in the run's extent if nothing in it is in the range, and this is cheap to find.
 
-        Most ranges lie in the past, and only late messages may still come: what is appended is measured once for all of
-        them, in the index, instead of through the filter of each.
+        Most ranges lie in the past, and only late messages may still come: appended messages are measured once for all
+        ranges, in the index, instead of through the filter of each range.
         """
         times = self._times
         if run.extent is None or times.end_ms is None:
@@ -298,7 +299,7 @@ class TimePlan(RenderedPlan):
 
 
 def _pieces_before(pieces: Pieces, span: Span) -> int:
-    """How many pieces end with a span that is cut, or before."""
+    """How many pieces end at or before the end of a span that is cut."""
     cut_above = span.record_filter is not None and span.record_filter.end is not None
     return int(pieces.columns[FILE_END].searchsorted(span.end, side="left" if cut_above else "right"))
 
@@ -356,9 +357,8 @@ def _groups(kinds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int]]:
 
 
 # The plan of a key's messages: only the blocks that may hold the key are measured, through a filter.
-#
-# Where keys are not collected everything is. What is appended later is measured through the filter as it comes, so
-# positions do not depend on what is known of keys.
+# If keys are not collected, everything is measured. Messages that are appended later are measured through the filter as
+# they come, so positions do not depend on collected keys.
 
 
 class KeyPlan(RenderedPlan):

@@ -309,8 +309,8 @@ class ChosenOffsets:
         self.offsets = offsets
 
     def skips(self, table: BatchTable) -> NDArray[np.uint8] | None:
-        """1 for batches between the offsets; a batch whose base offset is unknown (-1) is not skipped unless that is
-        certain."""
+        """1 for each batch that holds none of the offsets; a batch whose base offset is unknown (-1) is skipped only if
+        that is certain."""
         first = self.offsets.searchsorted(table.base_offset)
         behind = self.offsets.searchsorted(table.last_offset, side="right")
         return np.equal(first, behind).view(np.uint8)

@@ -1,9 +1,9 @@
 """The state of a range's file: which threads have it open, and from which positions each of them reads.
 
 Positions are fixed while they are held: messages that retention and compaction remove keep their bytes, new ones are
-added at the end (growth.py); a truncation ends them. A later open gets the same positions as long as beginning now
-would give the same; otherwise it gets new ones. So a forgotten `tail -f` does not hide from others what retention has
-left. The positions of a path, oldest first:
+added at the end (growth.py); a truncation ends them. A later open gets the same positions if beginning now would give
+the same; otherwise it gets new ones. So a forgotten `tail -f` does not hide from others what retention has left. The
+positions of a path, oldest first:
 
                  handles   a look at them
     older        some      follows the log; forgotten at the last close
@@ -167,7 +167,7 @@ class ViewState:
         self._generation = 0  # that the last look has seen
         # guarded by the lock
         self._lock = threading.Lock()
-        self._fresh_at: LogSnapshot | None = None  # the last positions are what beginning at this snapshot would give
+        self._fresh_at: LogSnapshot | None = None  # beginning at this snapshot gives the last positions
         self._repaired: Positions | None = None  # no later open gets them
 
     @property
@@ -193,7 +193,7 @@ class ViewState:
             return Opened(positions, owner, sealed)
 
     def begin_again(self) -> None:
-        """The next open gets new positions, because what the last ones show as damage was repaired."""
+        """Give the next open new positions, because damage that the last ones show was repaired."""
         with self._lock:
             self._repaired = self._positions[-1] if self._positions else None
 
@@ -233,8 +233,8 @@ class ViewState:
         return (followed or positions).layout
 
     def seen(self) -> Layout | None:
-        """For a stat of a file that takes long to make: what the calling process has open, otherwise what the last open
-        found; None before the first."""
+        """The layout that a stat shows if the file takes long to make: the one that the calling process has open,
+        otherwise the last open's; None before the first open."""
         held = self._of_caller()
         return self.layout if held is None else held.layout
 
@@ -288,7 +288,8 @@ class ViewState:
         return self._fresh_locked(snapshot, shared=False)
 
     def _fresh_locked(self, snapshot: LogSnapshot, *, shared: bool = True) -> Positions:
-        """Those, or for a stat such as an open would get."""
+        """The positions that an open gets; if `shared`, for a stat, they may have a gap that belongs to another
+        handle."""
         if self._is_fresh_locked(snapshot) and (shared or self._positions[-1].shown.ends is None):
             positions = self._follow_locked(self._positions[-1], snapshot)
         else:
@@ -320,7 +321,8 @@ class ViewState:
 
     def _of_caller(self) -> Positions | None:
         """The positions that the calling thread, its process or a parent holds; the last ones if there are several. The
-        first ones if callers cannot be distinguished: a size that is too large does less harm than one that shrinks."""
+        first positions if callers cannot be distinguished: a size that is too large does less harm than one that
+        shrinks."""
         positions = self._positions
         if not any(held.owners for held in positions):
             return None

@@ -11,10 +11,10 @@ A file is an archive that `numpy.load` opens, with a CRC-32C of everything befor
     names    the keys, one after the other; `name_ends`: where each ends
     sizes_N  of the rendition N of `about`: the columns of PieceSizes
 
-It is believed if its checksum is right, it is of this segment, and each block begins with the batch that is there now
-(base offset and CRC). Where the segment has its ctime of then, which nobody can set back, only some blocks are
-compared: a read for each of a thousand would be half of what the first lookup takes. A segment that has only grown
-since keeps its blocks but the last one.
+A file is used if its checksum is right, it belongs to this segment, and each block begins with the batch that the
+segment has there now (base offset and CRC). If the segment still has the same ctime, which nobody can set back, only
+some blocks are compared: comparing a thousand blocks would take half the time of the first lookup. A segment that has
+only grown since keeps its blocks but the last one.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ _LENGTHS_AT: Final = 26
 _COMPARED: Final = 16  # blocks of a segment that has not changed
 _SETTLED_NS: Final = 2_100_000_000  # another change after this time has another ctime on every file system
 _NOT_SETTLED: Final = -1
-# Of a batch's header.
+# The fields of a batch's header that are compared.
 _BASE_AND_CRC: Final = struct.Struct(">q9xI")
 _OLD_CRC: Final = struct.Struct(">12xI")
 _LEAST_HEADER: Final = 21
 
 
 def default_directory() -> Path:
-    """Where they are kept."""
+    """The directory in which the files are kept."""
     return cache_directory("views")
 
 
@@ -80,13 +80,13 @@ NO_MARKER: Final = Marker(-1, -1)
 
 
 class KeptSizes(NamedTuple):
-    """Of one rendition, and the marker that must be in the log for them to be right."""
+    """The sizes of one rendition, and the marker that the log must still have for them to be right."""
 
     sizes: PieceSizes
     marker: Marker
 
     def until(self, table: BlockTable) -> KeptSizes:
-        """Those of the whole blocks of a table."""
+        """The sizes of the whole blocks of a table."""
         return self._replace(sizes=self.sizes.until(table))
 
 
@@ -121,8 +121,8 @@ class Store:
                     self._files.used(key)
                     return Kept(table, renditions)
                 if status.st_size > size:
-                    # It may have been cut within the last block, and written again. Not before: the last block would
-                    # begin with another batch.
+                    # The segment may have been cut within the last block and written again; a cut before the last block
+                    # would give it another first batch.
                     self._files.used(key)
                     return _until(table, renditions, max(0, len(table) - 1))
         _log.info("%s is damaged or outdated: %s is read again", self._files.path(key), segment)
@@ -132,8 +132,8 @@ class Store:
         """Keeps what is known of a segment; False if its file has changed too recently to be sure that it no longer
         changes.
 
-        It must belong to the file identity under which it is kept: the blocks are compared with the file after the
-        identity is taken, and then the identity is compared again. Where times are whole seconds, a recently written
+        The blocks must belong to the file identity under which they are kept: they are compared with the file after the
+        identity is read, and then the identity is compared again. Where times are whole seconds, a recently written
         file may be written again without a change of its times. What is known of a damaged segment is not kept: it may
         be repaired, and its mtime set back.
         """
@@ -196,7 +196,7 @@ def _is_header_of(head: memoryview | bytes, base_offset: int, crc: int) -> bool:
 
 
 def _until(table: BlockTable, renditions: Mapping[str, KeptSizes], blocks: int) -> Kept:
-    """The first blocks, and what is known of them."""
+    """The first blocks, and their sizes in each rendition."""
     table = table.until(blocks)
     return Kept(
         table,
@@ -285,7 +285,8 @@ def _arrays(data: bytes) -> dict[str, npt.NDArray[Any]]:
         for member in members:
             if member.compress_type != zipfile.ZIP_STORED:
                 raise ValueError("compressed")
-            # As `archive.read(member)`, without its checksum: that of the whole has been compared.
+            # As `archive.read(member)`, without the member's checksum: the checksum of the whole file has been
+            # compared.
             at = member.header_offset
             name_bytes, extra_bytes = _LENGTHS.unpack_from(data, at + _LENGTHS_AT)
             at += _LENGTHS_AT + _LENGTHS.size + name_bytes + extra_bytes

@@ -1,10 +1,10 @@
 """Parts of a log that may have messages with a key or of a time, by the index: reading without a mount skips the rest.
 
-Kafka's time index shows where no message is as late as a time, but not how early later messages may be: a record may
-have any timestamp. So a range of times that ends would have to be read to the log's end. Instead, segments with later
-messages are scanned for the times of their blocks, which takes as long as reading them; the result is kept in the
-user's cache directory, and shared with mounts. A backup in an object store needs no scan: its manifest has the times of
-each object.
+Kafka's time index shows up to where no message is as late as a given time. It does not show how early the messages
+after that may be: a record may have any timestamp. So a range of times that ends would have to be read to the log's
+end. Instead, segments with later messages are scanned for the times of their blocks, which takes as long as reading
+them; the result is kept in the user's cache directory, and shared with mounts. A backup in an object store needs no
+scan: its manifest has the times of each object.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ WINDOW_BYTES = 1 << 20
 # once: two for each processor, since a thread may wait for a disk.
 _MOST = 2 * max(2, os.cpu_count() or 1)
 _KEPT = 4  # unused workbenches
-_KEPT_BYTES = 8 << 20  # a buffer that a large batch has made larger is not kept; a group of pieces fits
+_KEPT_BYTES = 8 << 20  # a larger buffer, which a large batch needed, is not kept; a group of pieces fits
 _KEPT_RECORDS = 1 << 17
 
 Skips = Callable[[BatchTable], npt.NDArray[np.uint8] | None]

@@ -130,7 +130,7 @@ class Scans:
 
     @contextmanager
     def scan(self, path: Path, total_bytes: int) -> Iterator[OnBytes]:
-        """A scan of so many bytes of `path`; the value must be called with those that are done."""
+        """Show a scan of `total_bytes` bytes of `path`; call the value with the bytes of each step."""
         scan = _Scan(str(path), max(0, total_bytes))
 
         def advance(done: int) -> None:
@@ -180,7 +180,8 @@ Pass = Callable[[Workbench, Result, int, int], int]
 
 
 def window_bytes(start: int, stop: int) -> int:
-    """The window for a pass over the batches that begin in [start, stop): for short ones the buffers are recycled."""
+    """The window for a pass over the batches that begin in [start, stop): a short pass has a small window, whose
+    buffers are recycled."""
     return min(_WINDOW_BYTES, max(stop - start, 1))
 
 
