@@ -200,9 +200,11 @@ def _retention(
             if directory.name == report.tp.dir_name
             else ReadOnlyLog(report.tp, directory, lambda: report.log_start_offset)
         ).snapshot()
+        kept = tuple(segment for segment in snapshot.segments if segment.base_offset not in report.removed_segments)
+        if not kept:
+            return  # recovery restarts the log
         if are_cut:
-            kept = tuple(segment for segment in snapshot.segments if segment.base_offset not in report.removed_segments)
-            last = kept[-1].size if kept and kept != snapshot.segments else snapshot.active_end
+            last = kept[-1].size if kept != snapshot.segments else snapshot.active_end
             snapshot = replace(
                 snapshot,
                 segments=kept,
