@@ -333,9 +333,8 @@ def _from_base64(texts: pa.Array) -> pa.Array:
     letters, bounds = _letters(texts)
     is_padding = letters == ord("=")
     ends = bounds // 4 * 3 - np.concatenate(([0], np.cumsum(is_padding, dtype=np.int32)))[bounds]
-    kept = ~is_padding.reshape(-1, 4)[:, 1:].reshape(
-        -1
-    )  # of three bytes, one or two are left out for as many "=" at the end
+    # Of three bytes, one or two are left out for as many "=" at the end.
+    kept = ~is_padding.reshape(-1, 4)[:, 1:].reshape(-1)
     data = _decoded(letters, is_padding)[kept]
     buffers = [None, pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(data)]
     read = pa.Array.from_buffers(pa.binary(), len(texts), buffers)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from kafkafs.formats.format import MOST_LINE_BYTES, Format
 from kafkafs.reading.blocks import NO_GREATEST, NO_LEAST, BlockTable, FoundBlocks, Int64s, Secret
@@ -25,6 +26,7 @@ from kafkafs.reading.selection import MessageFilter
 from kafkafs.reading.workbench import Rendition, Skips, Workbench, workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
 from storage.format.batches import BatchTable, claimed_times
+from storage.format.block import RecordBlock
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import Window, scan_batches
 from storage.log.segment import Segment
@@ -51,6 +53,13 @@ class SegmentTask:
     format: Format
     skips: Skips | None
     filter: MessageFilter | None
+
+    def measure(self, bench: Workbench, block: RecordBlock) -> tuple[Int64s, npt.NDArray[np.bool_] | None]:
+        """The rendered size of each record of a block, in the workbench's memory; and whether each passes the filter,
+        if there is one."""
+        sizes = bench.sizes(len(block))
+        self.format.measure(block, sizes)
+        return sizes, None if self.filter is None else self.filter.mask(block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +116,7 @@ class BlockPass:
             last = block.next_row if damage is None else damage.row
             sizes, mask = NOTHING, None
             if task is not None and len(block):
-                sizes = bench.sizes(len(block))
-                task.format.measure(block, sizes)
-                mask = None if task.filter is None else task.filter.mask(block)
+                sizes, mask = task.measure(bench, block)
             hashes = None if self.secret is None else bench.hashes(len(block))
             collector.add(table, row, last, block, sizes, mask, skip, hashes)
             row = last
@@ -135,11 +142,9 @@ def measure_row(bench: Workbench, task: SegmentTask, data: memoryview, table: Ba
     block = bench.unchecked.decode(data, table, row, row + 1, origin=origin, skip=skip)
     if block.damage is not None:
         return int(task.filter is None or task.filter.may_hold(table, row))
-    sizes = bench.sizes(len(block))
     if not len(block):
         return 0
-    task.format.measure(block, sizes)
-    mask = None if task.filter is None else task.filter.mask(block)
+    sizes, mask = task.measure(bench, block)
     return int((sizes if mask is None else sizes[mask]).sum())
 
 
@@ -156,9 +161,7 @@ def _split(task: SegmentTask, start: int, end: int) -> list[int]:
                 block.check(task.segment.log.path)
                 row = block.next_row
                 if len(block):
-                    lines = bench.sizes(len(block))
-                    task.format.measure(block, lines)
-                    mask = None if task.filter is None else task.filter.mask(block)
+                    lines, mask = task.measure(bench, block)
                     sizes.append(lines.copy() if mask is None else lines[mask])
     return line_cuts(np.concatenate(sizes))
 

@@ -3,7 +3,7 @@
     begin     the name is resolved; positions begin at its first message
     follow    positions stay: messages that retention and compaction remove keep their bytes, new ones are added at the
               end; a truncation ends the view
-    reach     a reader of a large view that nobody has measured asks for what is in its gap (ends.py)
+    reach     a reader of a large view that nobody has measured asks for what is in its gap (Ends)
 
 Each takes a snapshot and returns a new value, or raises and has changed nothing: the caller still has the last value
 and may try again with another snapshot. The extents that views share only ever learn more.

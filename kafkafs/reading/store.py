@@ -198,10 +198,7 @@ def _is_header_of(head: memoryview | bytes, base_offset: int, crc: int) -> bool:
 def _until(table: BlockTable, renditions: Mapping[str, KeptSizes], blocks: int) -> Kept:
     """The first blocks, and their sizes in each rendition."""
     table = table.until(blocks)
-    return Kept(
-        table,
-        {name: kept.until(table) for name, kept in renditions.items()},
-    )
+    return Kept(table, {name: kept.until(table) for name, kept in renditions.items()})
 
 
 def _encode(key: bytes, kept: Kept, size: int, mtime_ns: int, ctime_ns: int) -> bytes:
@@ -219,7 +216,7 @@ def _encode(key: bytes, kept: Kept, size: int, mtime_ns: int, ctime_ns: int) -> 
         ],
     }
     names = sorted(table.names or ())
-    arrays: dict[str, Any] = {f"sizes_{n}": np.stack(kept.sizes[:3]) for n, kept in enumerate(renditions.values())}
+    arrays: dict[str, Any] = {f"sizes_{n}": np.stack(each.sizes[:3]) for n, each in enumerate(renditions.values())}
     archive = io.BytesIO()
     np.savez(
         archive,

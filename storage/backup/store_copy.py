@@ -234,11 +234,8 @@ class StoreCopy:
                 if known is not None and segment.base_offset == growing:
                     copied.replaced |= known.keys(tp)
                     if is_same and known.segment.mark.partition(" ")[0] == mark.partition(" ")[0]:
-                        ranges = tuple(
-                            listed_segment
-                            for listed_segment in known.ranges[:-1]
-                            if listed_segment.size_bytes >= _RANGE_BYTES
-                        )
+                        whole = (item for item in known.ranges[:-1] if item.size_bytes >= _RANGE_BYTES)
+                        ranges = tuple(whole)
                         greatest = TimestampOffset(known.segment.max_timestamp, known.segment.max_timestamp_offset)
                 for more, so_far in self._upload(tp, snapshot, segment, ranges, greatest):
                     ranges, greatest = (*ranges, more), so_far

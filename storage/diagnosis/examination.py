@@ -66,9 +66,8 @@ def examine(
     directory cannot be read.
     """
     for path in paths:
-        if len(paths) == 1 or paths_in(
-            path
-        ):  # next to others an empty directory is a new disk, which the broker formats
+        # Next to others an empty directory is a new disk, which the broker formats.
+        if len(paths) == 1 or paths_in(path):
             check_log_dir(path)
     dirs = [LogDirState.of(path) for path in paths]
     metadata_dir = metadata_dir_of(dirs, properties)

@@ -391,9 +391,8 @@ def _settle(
                 reason = f"{UNDECIDED}its file has another name, and no segment is next to it"
                 part.leave_out(part.kept, reason)
     gaps = [] if compacted else [(part, row) for part in parts for row in part.rows_beyond_gaps()]
-    for part, row in (
-        gaps if len(gaps) == 1 else ()
-    ):  # several gaps mean that the log was compacted, whatever its configuration
+    # Several gaps mean that the log was compacted, whatever its configuration.
+    for part, row in gaps if len(gaps) == 1 else ():
         if row == int(np.flatnonzero(part.kept)[-1]):
             reason = f"{UNDECIDED}offsets are missing before the last batch, but no bytes: its offset may be wrong"
             part.leave_out(np.arange(len(part.kept)) == row, reason)

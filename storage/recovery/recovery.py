@@ -44,7 +44,7 @@ from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import scan_quietly
 from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
-from storage.files.small_files import read_existing, read_start
+from storage.files.small_files import read_start
 from storage.files.transaction_index import AbortedTxn
 from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.log import tail
@@ -514,8 +514,9 @@ class Recovery:
 
     def _rewrite_index(self, kind: FileKind, base_offset: int, content: bytes, *, durably: bool) -> None:
         path, entry_size = self._path(base_offset, kind), _ENTRY_SIZES[kind]
+        before = None
         try:
-            before = read_start(path, len(content) + entry_size)
+            before = read_start(path, len(content) + entry_size)  # all of it, if it is no longer than `content`
         except FileNotFoundError:
             self._note(f"rebuilds {path.name}, which is missing")
         else:
@@ -527,9 +528,9 @@ class Recovery:
         if durably:
             replace_file(self._disk, path, content)
             return
+        if before == content:
+            return
         with opened(self._disk, path, create=True) as file:
-            if file.size() == len(content) and read_existing(path, len(content)) == content:
-                return
             file.truncate(0)
             file.write_at(0, content)
 
