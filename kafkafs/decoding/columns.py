@@ -135,16 +135,22 @@ class ColumnDecoder:
     ) -> tuple[dict[int, SchemaPlan], Int64s, Int64s]:
         """Return the plans by number, the number of bytes before each row's data, and the rows with compressed data.
         Puts numbers into `numbers` for rows whose schemas have no id in the data."""
+        file, distinct, none = self._plans.plan(None), _distinct(numbers), np.empty(0, np.int64)
+        if not guids and len(distinct) == 1 and distinct[0] >= 0:  # the usual case, without passes over the rows
+            plan = self._plans.plan(distinct[0])
+            if plan.name or not file.name:
+                return {distinct[0]: plan}, np.full(len(numbers), HEADER_SIZE), none
         has_guid = np.zeros(len(numbers), np.bool_)
         has_guid[[row for row in guids if row < len(numbers)]] = True
         numbers[has_guid] = _NO_SCHEMA  # the bytes of these rows are data alone
         framing = find_glue(buffer, starts, lengths, np.flatnonzero((numbers == _NO_SCHEMA) & ~has_guid))
+        if not guids and distinct == [_NO_SCHEMA] and not len(framing.rows) and not file.name:
+            return {}, none, none
         numbers[framing.rows] = _OF_FILE - 1 - framing.which
         plans = {}
         for number in _distinct(numbers):
             if number != _NO_SCHEMA:
                 plans[number] = self._plans.plan(number if number >= 0 else framing.versions[_OF_FILE - 1 - number])
-        file = self._plans.plan(None)
         if file.name:
             unknown = [number for number, plan in plans.items() if not plan.name]
             numbers[np.isin(numbers, [_NO_SCHEMA, *unknown]) & (lengths >= 0) & ~has_guid] = _OF_FILE

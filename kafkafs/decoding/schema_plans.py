@@ -69,6 +69,8 @@ class SchemaPlans:
             if plan is not None:
                 return plan
             schema = None if which in self._unknown else self._schema(which)
+            if schema is None and which is None:
+                return self._plans.setdefault(which, SchemaPlan(error="there is no file with a schema"))
             if schema is None:
                 if len(self._unknown) < _MOST_UNKNOWN:
                     self._unknown.add(which)
