@@ -28,12 +28,12 @@ def open(
     tier: Paths | None = None,
     tier_keys: Mapping[str, AnyPath] | None = None,
 ) -> Log:
-    """Opens a log directory for reading, or several that are read as one: those of a broker, or of a cluster's brokers.
+    """Open a log directory for reading, or several as one log: those of a broker, or of a cluster's brokers.
 
     `isolation`: "read_uncommitted" or "read_committed". `schemas`: where the schemas are, if not in the topic _schemas:
     a directory, the schema of a topic as "TOPIC=FILE[:MESSAGE]", or several of them.
     `tier`: where remote segments are, a directory or a URL, or several of them; `tier_keys`: PEM files of private keys
-    by their id. ValueError for an argument that cannot be; NotALogDir, OSError.
+    by their id. Raises ValueError for an invalid argument; NotALogDir, OSError.
     """
     from kafkafs.arrow.opened_log import open_log
 

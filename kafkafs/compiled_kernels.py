@@ -36,7 +36,7 @@ def uncompiled() -> list[str]:
 def loaded() -> dict[str, str]:
     """The kernels that this process has imported so far, in alphabetical order: `compiled` or `interpreted`."""
     modules = [(name, sys.modules.get(name)) for name in sorted(KERNELS)]
-    # A module that another thread is importing at this moment may be there without anything in it.
+    # sys.modules already has a module that another thread is still importing, but empty.
     loaded_modules = [(name, module) for name, module in modules if module is not None and hasattr(module, "__file__")]
     return {name: "compiled" if is_compiled(module) else "interpreted" for name, module in loaded_modules}
 

@@ -11,8 +11,8 @@ EMPTY_NAME = "%"
 
 
 def encoded_name(name: str) -> str:
-    """`/`, `%`, a leading `.`, and characters that a terminal obeys (control and format characters) are
-    percent-encoded; the empty name is a single `%`."""
+    """The file name of a group or subject. Percent-encodes `/`, `%`, a leading `.`, and the characters that a terminal
+    obeys (control and format characters); the empty name becomes a single `%`."""
     if not name:
         return EMPTY_NAME
     encoded = "".join(quote(char, safe="") if char in "/%" or category(char) in _OBEYED else char for char in name)
@@ -20,7 +20,8 @@ def encoded_name(name: str) -> str:
 
 
 def decoded_name(encoded: str) -> str:
-    """The inverse of `encoded_name`. ValueError for a name that it never returns: each has exactly one file name."""
+    """The inverse of `encoded_name`. ValueError for a text that `encoded_name` never returns: each group or subject has
+    exactly one file name."""
     if encoded == EMPTY_NAME:
         return ""
     # UnicodeEncodeError is a ValueError.
@@ -34,8 +35,8 @@ def decoded_name(encoded: str) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """The text, with characters escaped that a terminal would obey or could not show (`\\x1b`): control characters,
-    those that change the direction of text, bytes of a name that are not UTF-8. Those in `kept` stay."""
+    """The text, with escapes (`\\x1b`) for what a terminal would obey or could not show: control characters, characters
+    that change the direction of text, bytes of a name that are not UTF-8. Characters in `kept` stay."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in kept else repr(char)[1:-1] for char in text)

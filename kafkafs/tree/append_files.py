@@ -46,8 +46,8 @@ class LinesHandle(BytesHandle):
 class AppendHandle(LinesHandle):
     """An open `@append`. The kernel lets one process write to it at a time.
 
-    `flush` makes durable what anybody has written to the file: that is what fsync(2) promises, not only for what came
-    through this handle.
+    `sync` also calls `flush`, which makes durable what other handles have written to the same file: fsync(2) promises
+    this for the file, not for one handle.
     """
 
     def __init__(self, destination: LineDestination, parse: Parse, refused: Refused, flush: Callable[[], None]) -> None:
@@ -79,7 +79,7 @@ class AppendHandle(LinesHandle):
 
 
 class AppendFile(File):
-    """The file of a topic or a partition. UnknownTopicOrPartition when there is none."""
+    """`@append` or `@append.jsonl` of a topic or a partition. UnknownTopicOrPartition if that does not exist."""
 
     def __init__(self, owned: OwnedDir, node: Append, refused: RefusedLines | None = None) -> None:
         self._owned = owned

@@ -17,7 +17,8 @@ _LONGEST_LINE = 64 << 10
 
 
 class ConfigFile(File):
-    """UnknownTopicOrPartition when there is no such topic."""
+    """A topic's `@config`: shows the settings, and changes one for each line written. UnknownTopicOrPartition if the
+    topic does not exist."""
 
     def __init__(self, owned: OwnedDir, texts: InfoTexts, topic: str, refused: Refused) -> None:
         self._owned = owned
@@ -40,7 +41,8 @@ class ConfigFile(File):
 
 
 class _Settings:
-    """The destination of settings lines. Blank lines and comments are skipped: `@config` itself has some."""
+    """The destination of settings lines. It skips blank lines and comments, so `@config` can be written back unchanged.
+    """
 
     def __init__(self, owned: OwnedDir, topic: str) -> None:
         self._owned = owned

@@ -1,8 +1,8 @@
 """`decoded.jsonl`: which topics have it, and by which schemas or definitions it is rendered.
 
-A rendition belongs to one partition and to the schemas as `SteadySchemas` gives them: a schema that appears
-later does not change measured or served bytes. Then the rendition is outdated: open files keep it, and the next open
-creates a new rendition, which measures the partition again (kafkafs/DESIGN.md, "Decoded views").
+A rendition belongs to one partition and to the schemas as `SteadySchemas` gives them: a schema that appears later does
+not change measured or served bytes. If it would change the bytes, the rendition is outdated: open files keep it, and
+the next open creates a new rendition, which measures the partition again (kafkafs/DESIGN.md, "Decoded views").
 """
 
 from __future__ import annotations
@@ -68,11 +68,12 @@ class DecodedViews:
         self._renditions: LRUCache[TopicPartition, Rendition] = LRUCache(_KEPT)
 
     def has(self, topic: str) -> bool:
-        """Whether the topic's partitions have decoded views: Kafka's own always, others where there are schemas."""
+        """Whether the topic's partitions have decoded views: those of Kafka's own topics always, others if there are
+        schemas."""
         return topic in GROUPS or bool(self.source.registry())
 
     def rendition(self, tp: TopicPartition) -> Rendition:
-        """By the schemas as of now; the same until it is outdated."""
+        """The rendition of a partition by the schemas as of now. The same object until it is outdated."""
         with self._lock:
             rendition = self._renditions.get(tp)
             if rendition is None or rendition.is_outdated():

@@ -25,7 +25,7 @@ from storage.types import TopicPartition
 MESSAGE_FILES = tuple(f"messages.{ext}" for ext in EXTENSIONS)
 LATEST_FILES = tuple(f"latest.{ext}" for ext in RENDERED)
 WRITABLE_MODE = 0o755
-LOOKED_INTO = 16  # a topic of more partitions takes its time from their directories, not from their logs
+LOOKED_INTO = 16  # a topic with more partitions takes its mtime from their directories, not from their logs
 
 
 class RootDirectory(Directory):
@@ -154,7 +154,7 @@ def segment_ranges(snapshot: LogSnapshot) -> Iterator[str]:
 
 
 def day_names(snapshot: LogSnapshot) -> list[str]:
-    """The names of the days that the segments are known to have messages of, ascending."""
+    """The names of the days on which the segments are known to have messages, ascending."""
     days: set[int] = set()
     for segment in shown_segments(snapshot):
         days.update(known_days(snapshot, segment).tolist())

@@ -1,6 +1,6 @@
 """Small texts made when they are looked at: `@info.json`, `@config`, `@help`, `@status.json`, `@metrics`.
 
-A stat makes a text for its size, and each open makes its own.
+A stat makes the text to know its size, and each open makes it again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ Make = Callable[[], tuple[bytes, int]]
 
 
 class GeneratedFile(File):
-    """A generated file: `make` returns its content and mtime in ns. `size` returns its size and mtime where they are
-    cheaper to know than the text."""
+    """A generated file. `make` returns its content and its mtime in ns; `size`, if given, its size and mtime without
+    making the content."""
 
     def __init__(self, make: Make, size: Callable[[], tuple[int, int]] | None = None) -> None:
         self._make = make

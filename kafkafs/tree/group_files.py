@@ -34,8 +34,8 @@ class GroupTree:
         self.offsets = GroupOffsets(log_dir)  # has its own locking
 
     def view(self, node: GroupNode) -> View:
-        """The view of a node. NoSuchPath if the group or offset does not exist; StorageError or OSError if its
-        partition is unreadable."""
+        """The view of a node. NoSuchPath if the group or offset does not exist; StorageError or OSError if the
+        partition of __consumer_offsets that has the group is unreadable."""
         group = None if isinstance(node, Groups) else self.offsets.group(node.group)
         if isinstance(node, Groups):
             return GroupDirectory(self, node, group)
@@ -49,7 +49,7 @@ class GroupTree:
         raise NoSuchPath(str(node))
 
     def state_text(self, name: str) -> Make:
-        """Makes the content of a group's `@state.json`. NoSuchPath without such a group; errors as `view`."""
+        """A function that returns the content of a group's `@state.json` and its mtime in ns. Errors as `view`."""
         group = self.offsets.group(name)
         if group is None:
             raise NoSuchPath(name)

@@ -28,7 +28,8 @@ _KEPT_CONFIGS = 2_500  # of about 2 KB each
 def _partition_facts(
     snapshot: LogSnapshot, info: TopicInfo | None, point: int | None, isolation: Isolation | None
 ) -> dict[str, Any]:
-    """`isolation` None: what could only be found by reading is assumed: no gaps, no transactions."""
+    """The facts in `@info.json`. `isolation` None: reads no messages, and assumes that there are no gaps and no
+    transactions."""
     first, last = _timestamps(snapshot)
     facts: dict[str, Any] = {
         "topic": snapshot.tp.topic,
@@ -55,8 +56,8 @@ def _partition_facts(
 
 
 def _remote_facts(snapshot: LogSnapshot) -> dict[str, Any]:
-    """Of the segments that are read in tiered storage, where there are some: `remote_places` has the directories or
-    URLs that they are in."""
+    """The facts about segments in tiered storage; none if there are no such segments. `remote_places`: the directories
+    or URLs that have them."""
     remote = snapshot.remote
     if not remote:
         return {}
@@ -66,7 +67,7 @@ def _remote_facts(snapshot: LogSnapshot) -> dict[str, Any]:
 
 
 def _is_complete(facts: Mapping[str, Any]) -> bool:
-    """Whether the facts have everything that they have when all files can be read."""
+    """Whether no fact is missing because a file could not be read."""
     if facts["messages"] is None and facts["bytes"] <= COUNTED_BYTES:
         return False
     return facts["last_stable_offset"] is not None and (facts["bytes"] == 0 or facts["first_timestamp"] is not None)
@@ -83,12 +84,11 @@ _Sources = tuple[LogSnapshot, TopicInfo, int | None]
 class InfoTexts:
     """The contents of `@info.json` and `@config`, kept because every stat needs their sizes. Thread-safe.
 
-    A text is kept until what it was made from has changed. A text that lacks something because a file could not be read
-    is not kept.
+    A text is kept until its sources change. A text that lacks facts because a file could not be read is not kept.
     """
 
     def __init__(self, log_dir: LogDir, isolation: Isolation, exact_below: int | None = None) -> None:
-        """`exact_below`: of a larger partition views may have estimated sizes."""
+        """`exact_below`: views of a larger partition may have estimated sizes, and `@info.json` says so."""
         # constant after construction
         self._exact_below = exact_below
         self._log_dir = log_dir
@@ -101,8 +101,8 @@ class InfoTexts:
         self._topics: dict[str, tuple[TopicInfo, bytes]] = {}
 
     def partition_info_size(self, log: ReadableLog) -> tuple[int, int]:
-        """The size of `@info.json`, and its mtime in ns. Before the file is first opened, the size is that of a log
-        without gaps and transactions: the exact one takes reading all of a small partition, too much for a listing.
+        """The size of `@info.json`, and its mtime in ns. Before the file is first opened, the size assumes that there
+        are no gaps and no transactions: the exact size takes reading all of a small partition, too much for a listing.
         """
         with self._lock:
             was_opened, held = log in self._opened, self._sizes.get(log)
@@ -119,7 +119,7 @@ class InfoTexts:
         return held[1], log_mtime_ns(log, sources[0])
 
     def partition_info(self, log: ReadableLog) -> tuple[bytes, int]:
-        """The content of `@info.json` for a reader, and its mtime in ns. From now on its size is exact."""
+        """The content of `@info.json`, and its mtime in ns. From now on `partition_info_size` is exact for the log."""
         sources = self._sources(log)
         with self._lock:
             self._opened.add(log)
@@ -135,7 +135,7 @@ class InfoTexts:
         return text, log_mtime_ns(log, sources[0])
 
     def topic_config(self, topic: str) -> bytes:
-        """The content, by the function `topic_config`. UnknownTopicOrPartition; OSError."""
+        """The content of a topic's `@config`. UnknownTopicOrPartition; OSError."""
         info = self._log_dir.topic_info(topic)
         with self._lock:
             held = self._topics.get(topic)
@@ -171,9 +171,9 @@ def topic_config(info: TopicInfo) -> bytes:
 
 
 def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
-    """The offset below which the log is known to be on disk; None where no checkpoint has it.
+    """The offset below which the log is known to be on disk; None if no checkpoint has it, or it cannot be read.
 
-    For a log that this process owns it is the current one; the checkpoint is updated once a minute.
+    For a log that this process owns, it is the log's own, up to a minute ahead of the checkpoint.
     """
     try:
         log = log_dir.log(tp)
@@ -186,7 +186,7 @@ def recovery_point(log_dir: LogDir, tp: TopicPartition) -> int | None:
 
 
 def _timestamps(snapshot: LogSnapshot) -> tuple[int | None, int | None]:
-    """The first message's and the greatest known timestamp, from the log start on."""
+    """The first message's timestamp and the greatest known timestamp, from the log start on; None if unknown."""
     segments = shown_segments(snapshot)
     if not segments:
         return None, None

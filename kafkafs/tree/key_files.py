@@ -25,19 +25,18 @@ from storage.log.rereads import reread
 from storage.log.snapshot import LogSnapshot, ReadableLog
 from storage.types import NO_TIMESTAMP, Isolation, TopicPartition
 
-# Which keys the messages of a log have, where these are few: from the index, and from the messages that are not in
-# it yet.
+# The keys of a log's messages, if they are few: from the index, and from the messages that are not indexed yet.
 
 
 class KeyNames(NamedTuple):
-    """Keys of a log. `unsure`: those whose messages may all be below the log start, or aborted, or not yet decided."""
+    """Keys of a log. `unsure`: keys whose messages may all be below the log start, aborted, or in open transactions."""
 
     certain: set[bytes]
     unsure: set[bytes]
 
 
 def keys_of(log: ReadableLog, index: BlockIndex, isolation: Isolation) -> KeyNames | None:
-    """The keys of a log as it is now; None if they are more than MOST_NAMES, which is known soon."""
+    """The keys of a log as it is now; None, as soon as this is known, if they are more than MOST_NAMES."""
     return reread(log, lambda snapshot: _keys_in(snapshot, index, isolation))
 
 
@@ -110,8 +109,8 @@ class KeyFile(RangeFile):
         return handle
 
     def _first_found(self, snapshot: LogSnapshot) -> tuple[int, int]:
-        """The bytes that the first messages render to, 0 without messages, and the greatest timestamp in them, -1
-        without timestamps."""
+        """The rendered size of the key's messages in the first block that has some (0: no block has), and their
+        greatest timestamp (-1: none has a timestamp)."""
         return next(
             (size_and_time for size_and_time in self._plan().first_sizes(snapshot) if size_and_time[0]),
             (0, NO_TIMESTAMP),

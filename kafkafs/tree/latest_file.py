@@ -1,7 +1,7 @@
 """`latest.txt`, `latest.jsonl` …: the last message of every key of a partition, or of all partitions of a topic.
 
-A file is made when it is opened, which takes a scan of the log; a stat never scans. It shows the size of the
-caller's open file, otherwise the size of the last open, and before the first open an estimate.
+A file is made when it is opened, which takes a scan of the log. A stat never scans: it shows the size of the caller's
+open file, otherwise the size of the last open, and before the first open an estimate.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ Find = Callable[["LogSnapshot"], "Int64s"]
 
 
 class LatestPlan(RenderedPlan):
-    """The plan of one opening of a file: the first span that is added finds the messages of the whole snapshot."""
+    """The plan of one opening of a file. Adding the first span finds the messages of the whole snapshot."""
 
     def __init__(self, index: BlockIndex, rendition: Rendition, find: Find) -> None:
-        """`find`: has decided about isolation, so the rendition is of all messages."""
+        """`find` applies the isolation already, so `rendition` shows all messages."""
         super().__init__(index, rendition)
         self._find = find
         self._offsets: Int64s | None = None
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        """A view that is complete never grows."""
+        """See Plan.add. `grows` has no effect: the file is complete when it is opened."""
         if self._offsets is None:
             self._offsets = self._find(snapshot)
         segment = span.segment
@@ -127,8 +127,8 @@ class LatestFile(File):
 
 
 class LatestOfTopic(File):
-    """The file of a topic: those of its partitions, one after the other. A key that is in several partitions is in each
-    of them."""
+    """The file of a topic: the files of its partitions, one after the other. A key that has messages in several
+    partitions appears once for each of them."""
 
     def __init__(self, services: Services, log_dir: LogDir, topic: str, ext: str) -> None:
         """UnknownTopicOrPartition."""

@@ -1,6 +1,6 @@
 """The interface of all nodes of the tree, called views here, and what most of them have in common.
 
-A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` looks one up for each call. Errors are
+A view is cheap to make and holds no descriptor; `kafkafs.mounting.operations` looks a view up for each call. Errors are
 StorageErrors, NoSuchPath or OSErrors: `kafkafs.mounting.errnos` has the errno of each.
 """
 
@@ -61,7 +61,7 @@ class View(Protocol):
 
 
 class Directory:
-    """The interface of directories."""
+    """The base of directories: opening fails with EISDIR."""
 
     def open(self) -> Handle:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -71,7 +71,7 @@ class Directory:
 
 
 class File:
-    """The interface of files."""
+    """The base of files: listing fails with ENOTDIR, opening for writing with EROFS."""
 
     def list(self) -> Iterable[Entry]:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))

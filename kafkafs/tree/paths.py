@@ -23,9 +23,9 @@ _Spec = TypeVar("_Spec")
 
 DECODED = "decoded.jsonl"
 STATE_FILE = "@state.json"
-EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # a longer one before those that it ends in
+EXTENSIONS = ("txt", DECODED, "jsonl", "log")  # the first that a name ends with counts: DECODED ends with "jsonl"
 MAX_NAME_BYTES = 255  # NAME_MAX, as statfs reports it
-RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # those that are made from messages one by one
+RENDERED = tuple(ext for ext in EXTENSIONS if ext != "log")  # rendered message by message
 _SCHEMA_NAME = re.compile(r"(0|[1-9][0-9]{0,9})\.([a-z]+)")
 ROOT_FILES = ("@help", "@status.json", "@metrics")
 
@@ -33,7 +33,7 @@ _LATEST = "latest."
 
 
 class NoSuchPath(Exception):
-    """No file of the tree can have this name (ENOENT)."""
+    """The tree has no such file or directory (ENOENT)."""
 
 
 class NameTooLong(Exception):
@@ -218,8 +218,8 @@ Node = (
 def parse(path: str) -> Node:
     """The node at `path`, as FUSE gives it: `/`-separated from the mountpoint, `/` for the mountpoint itself.
 
-    Raises NoSuchPath for a path that the tree cannot have; NameTooLong for names that no file can have: the kernel
-    checks only that they have at most 1024 bytes.
+    Raises NoSuchPath for a path that the tree cannot have; NameTooLong for a name of more than MAX_NAME_BYTES: the
+    kernel itself refuses only names of more than 1024 bytes.
     """
     names = [name for name in path.split("/") if name]
     if len(path) * 4 > MAX_NAME_BYTES and any(len(name.encode(errors="replace")) > MAX_NAME_BYTES for name in names):
@@ -257,7 +257,8 @@ def key_name(key: bytes) -> str:
 
 
 def key_from_name(name: str) -> bytes:
-    """The inverse of `key_name`, which takes any byte as `%XX`. Raises NoSuchPath for a name that means no key."""
+    """The key that a file name stands for: the inverse of `key_name`, but `%XX` may stand for any byte. Raises
+    NoSuchPath for a name that stands for no key."""
     if name == "%":
         return b""
     if not name or re.search("%(?![0-9A-Fa-f]{2})", name):

@@ -39,13 +39,14 @@ from storage.types import NO_TIMESTAMP, Isolation
 # open: each read opens and checks the file.
 
 _REMEMBERED = 4096
-_MTIME_SEGMENTS = 64  # the last ones, whose indexes are looked into for an mtime
+_MTIME_SEGMENTS = 64  # the mtime of a view comes from the indexes of at most so many segments, the newest
 _IMMUTABLE = (FileKind.LOG, FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACTION_INDEX)
 
 
 @dataclass(frozen=True, slots=True)
 class FileContent:
-    """The state of a file, which distinguishes it from another. A program can set the mtime back, but not the ctime."""
+    """Values that change whenever the content of a file may have changed. They include the ctime, because a program can
+    set the mtime back."""
 
     identity: FileIdentity
     size: int
@@ -70,7 +71,7 @@ class SeenFiles:
             return self._seen.get(path)
 
     def open(self, path: str, content: FileContent, *, sealed: bool) -> tuple[PathPages, bool, bool]:
-        """The pages of a file that is being opened, and the two results of PathPages.open."""
+        """The pages of a file that is being opened, and what PathPages.open returns: direct_io and keep_cache."""
         with self._lock:
             pages = self._seen.pop(path, None) or PathPages()
             self._seen[path] = pages
@@ -168,7 +169,7 @@ class SegmentFileHandle(CopyingHandle):
 
 
 class RangeFile(File):
-    """A view of a range. Its state belongs to the path and is made at the first open."""
+    """A view of a range. Its state belongs to the path, and is made at the first open or by a stat that measures."""
 
     def __init__(self, services: Services, log: ReadableLog, node: RangePath) -> None:
         self._services = services
@@ -226,7 +227,7 @@ class RangeFile(File):
         return self.open_view()
 
     def open_view(self) -> ViewHandle:
-        """`open`, for who needs the view's own methods; of a key, also if it has no messages yet."""
+        """`open`, for callers that need the methods of ViewHandle; a key without messages yet is opened too."""
         state = self._obtain()
         if self._forget_repaired(state.layout):
             state.begin_again()
@@ -236,8 +237,8 @@ class RangeFile(File):
         return RenderedHandle(OpenView(state), services.cache, services.workers, services.index.pages)
 
     def _forget_repaired(self, layout: Layout | None) -> bool:
-        """Whether the layout shows damage in a file that has been changed in place since. Its index is dropped, so that
-        it is measured again."""
+        """Whether the layout shows damage in files that have been changed in place since. Drops the index of their
+        segments, so that they are measured again."""
         has_repaired = False
         for run in () if layout is None else layout.runs:
             if run.extent is not None and run.extent.is_outdated():
@@ -347,7 +348,7 @@ def _overlaps(snapshot: LogSnapshot, segment: Segment, spec: TimeBetween) -> boo
 
 
 def _files(layout: Layout) -> object:
-    """A value that identifies the bytes of a `.log` view: they are the files' own, including damage, so it includes the
-    files' ctimes."""
+    """A value that changes with the bytes of a `.log` view. They are the files' own bytes, damage included, so the
+    value includes the files' ctimes."""
     segments = dict.fromkeys(run.segment for run in layout.runs)
     return layout.runs, tuple(FileContent.of(segment.log.stat()) for segment in segments)

@@ -33,7 +33,7 @@ SchemaNode = Schemas | SchemaSubject | SchemaFile
 
 
 def schema_view(log_dir: LogDir, source: SchemaSource, node: SchemaNode) -> View:
-    """The node below `@schemas`. NoSuchPath where there are no schemas, or not this one."""
+    """The view of `@schemas` or of a node below it. NoSuchPath if there are no schemas, or not this one."""
     registry = source.registry()
     if not registry.has_ids:
         raise NoSuchPath(SCHEMAS)
@@ -50,7 +50,7 @@ class SchemaDirectory(Directory):
     def __init__(self, registry: Registry, node: Schemas | SchemaSubject, mtime_ns: int) -> None:
         self._registry = registry
         self._node = node
-        self._mtime_ns = mtime_ns  # where no record has a time
+        self._mtime_ns = mtime_ns  # if no record has a time
 
     def attributes(self) -> Attributes:
         stamp = max((entry.timestamp for entry in self._entries()), default=-1)

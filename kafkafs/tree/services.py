@@ -18,7 +18,7 @@ from kafkafs.tree.paths import LatestPath, RangePath
 from storage.log.snapshot import ReadableLog
 from storage.types import Isolation
 
-KEPT_STATES = 4096  # of files without an open handle
+KEPT_STATES = 4096  # more only while so many files are open
 STAT_BYTES = 64 << 20
 
 
@@ -42,8 +42,8 @@ class StateTable:
         self._states: OrderedDict[StateNode, ViewState] = OrderedDict()
 
     def get(self, node: StateNode, log: ReadableLog, make: MakeState) -> ViewState | None:
-        """The state of a file of `log`; None if it was not opened lately. If the state is of another log, a new one,
-        since the page cache may hold that log's pages."""
+        """The state of a file of `log`; None if it was not opened lately. If the state belongs to another log, returns
+        a new state with the path's pages, because the page cache may hold pages of the other log."""
         with self._lock:
             return self._get_locked(node, log, make)
 
@@ -78,7 +78,7 @@ class StateTable:
             return True
 
     def status(self) -> dict[str, int]:
-        """For @status.json."""
+        """The counts for @status.json."""
         with self._lock:
             return {
                 "known": len(self._states),
@@ -87,7 +87,8 @@ class StateTable:
             }
 
     def _forget_locked(self, needed: ViewState) -> None:
-        """Forgets closed files until few enough are left, also if many were open until now; not the needed one."""
+        """Forgets closed files, but not the state `needed`, until KEPT_STATES are left. These may be many at once, if
+        many files were open until now."""
         excess = len(self._states) - KEPT_STATES
         closed = (
             node
@@ -101,8 +102,8 @@ class StateTable:
 class LatestMemory:
     """The memory that `latest` files take. Thread-safe.
 
-    A scan has a map of keys, which may take `scan_bytes`; there is one scan at a time. An open file has the offsets of
-    its messages, 8 bytes each, and so has a closed one until the log changes: `KEPT_BYTES` of closed files are kept.
+    A scan holds a map of keys of at most `scan_bytes`, and one scan runs at a time. An open file holds the offsets of
+    its messages, 8 bytes each. A closed file keeps them until the log changes; all closed files keep `KEPT_BYTES`.
     """
 
     KEPT_BYTES = 64 << 20
@@ -110,20 +111,20 @@ class LatestMemory:
     def __init__(self, scan_bytes: int = DEFAULT_LATEST_BYTES) -> None:
         # constant after construction
         self.scan_bytes = scan_bytes
-        # held during a scan; nothing else is locked by a thread that has it
+        # held during a scan
         self.scan = threading.Lock()
         # guarded by the lock
         self._lock = threading.Lock()
         self._held: OrderedDict[LatestPath, tuple[ViewState, int]] = OrderedDict()
 
     def hold(self, node: LatestPath, state: ViewState, size_bytes: int) -> None:
-        """Notes how much memory the offsets of a file take that was opened."""
+        """Notes the memory that the offsets of an opened file take."""
         with self._lock:
             self._held[node] = state, size_bytes
             self._held.move_to_end(node)
 
     def trim(self, states: StateTable) -> None:
-        """Forgets the closed files that were opened longest ago, if all of them take too much."""
+        """Forgets the closed files that were opened longest ago, until closed files take at most KEPT_BYTES."""
         with self._lock:
             closed = {node: held for node, held in self._held.items() if not held[0].handles}
             excess = sum(size for _, size in closed.values()) - self.KEPT_BYTES
@@ -153,5 +154,5 @@ class Services:
 
     @property
     def stat_bytes(self) -> int:
-        """The views of a partition with at most so many bytes are measured for a stat, before anybody opens them."""
+        """Up to this size of a partition, a stat measures its views before anybody opens them."""
         return STAT_BYTES if self.exact_below is None else min(STAT_BYTES, self.exact_below)

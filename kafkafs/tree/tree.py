@@ -64,10 +64,10 @@ class TreeOptions:
     """The options of a mount. Sizes in bytes.
 
     `clamp`: ranges that begin below the log start show what is left, instead of OffsetOutOfRange.
-    `index_dir`: where the index is kept; None: the user's cache directory. `index_bytes`: the most for it; 0: none is
-    kept. `keys`: whether it has keys. `workers`: threads that render in advance of readers. `latest_bytes`: for the
-    keys of a `latest` file.
-    `exact_below`: a view with more bytes of files that nobody has measured has an estimated size; None: no view has.
+    `index_dir`: where the index is kept; None: the user's cache directory. `index_bytes`: its maximum size on disk; 0:
+    it is not kept. `keys`: whether it has keys. `workers`: threads that render in advance of readers. `latest_bytes`:
+    memory for the keys of a `latest` file.
+    `exact_below`: the size of a view is an estimate while more bytes of its files are unmeasured; None: never.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -95,7 +95,7 @@ class Tree:
         callers: Callers | None = None,
         schemas: SchemaSource | None = None,
     ) -> None:
-        """`files`: by name, what makes the content of a root file instead of the tree: `@status.json`, `@metrics`…
+        """`files`: functions that make the content of root files (`@status.json`, `@metrics`…), by name.
 
         `owned`: the owner of `log_dir`, if it may be written to. `callers`: the origin of requests; by default always
         the same. `schemas`: for decoded views and `@schemas`; by default those in the log directory.
@@ -199,7 +199,7 @@ class Tree:
         owned.delete_topic(name, only_empty=True)
 
     def refuse_file(self, path: str) -> NoReturn:
-        """Raises why nobody makes or removes a file: NotPermitted, ReadOnlyLogDir."""
+        """Raises NotPermitted, or ReadOnlyLogDir on a read-only mount: nobody makes or removes files in the tree."""
         with self._refused.noting(path.removeprefix("/")):
             self._topic_of(path)
             raise NotPermitted("files are neither made nor removed here")
@@ -215,8 +215,8 @@ class Tree:
         return self.owned, name
 
     def status(self) -> dict[str, Any]:
-        """The tree's part of @status.json: caches, view index, scans in progress, open files, what could not be read of
-        `@groups`."""
+        """The tree's part of @status.json: block cache, both indexes with the scans in progress, open files, problems
+        of `@groups`, the last refused lines."""
         view_index, key_index = self._services.index.status()
         return {
             "isolation": self.options.isolation.value,
@@ -243,7 +243,7 @@ class Tree:
         return TopicKeyFile(self._services, self.log_dir, node)
 
     def _check_decoded(self, topic: str, ext: str) -> None:
-        """NoSuchPath for a decoded view of a topic that has none."""
+        """Raises NoSuchPath for `decoded.jsonl` of a topic that has no decoded views."""
         if ext == paths.DECODED and not self._services.decoded.has(topic):
             raise NoSuchPath(f"{topic} has no decoded views")
 
