@@ -28,7 +28,8 @@ _SETTINGS = {
 
 
 def keep_little() -> bool:
-    """Configures the C library: once, before threads are started. False if it is not glibc."""
+    """Makes the C library keep little freed memory. Call it once, before threads are started. False if the library is
+    not glibc, or refuses a setting."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -32,8 +32,8 @@ _REPORT_SECONDS = 0.1  # between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class StartupListener:
-    """The listener of a start, which waits for the work to become ready. `ready` is called at that point, with the
-    descriptor that is to become stderr; before that, `say` gets lines for a person and `progress` gets the progress."""
+    """What the work of a start calls. `ready` once it is ready, with the descriptor that becomes stderr; before that,
+    `say` with lines for a person, and `progress`."""
 
     ready: Callable[[int], None]
     say: Callable[[str], None]
@@ -145,7 +145,7 @@ def _be_the_child(work: Callable[[StartupListener], None], writing: int, stderr:
     pipe = _Pipe(writing)
 
     def ready(stderr_fd: int) -> None:
-        pipe.answer(0)  # BrokenPipeError if the parent has ended: then the mount is not wanted
+        pipe.answer(0)  # BrokenPipeError if the parent has ended: then nobody waits for the mount
         os.dup2(stderr_fd, 2)
 
     code = FAILED
@@ -153,7 +153,7 @@ def _be_the_child(work: Callable[[StartupListener], None], writing: int, stderr:
         _detach(writing, stderr)
         work(StartupListener(ready, pipe.say, pipe))
         code = 0
-    except BaseException as error:  # noqa: BLE001 - nothing of the parent's may run in the child
+    except BaseException as error:  # noqa: BLE001 - the child must not return into the parent's code
         explained = isinstance(error, MountError)
         code = error.exit_code if isinstance(error, MountError) else FAILED
         if pipe.answered:

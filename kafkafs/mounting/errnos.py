@@ -1,4 +1,4 @@
-"""The answers of FUSE to errors: errors to errnos (kafkafs/CONTRACT.md, "Errors"), in one wrapper for all calls.
+"""The errno that answers each error (kafkafs/CONTRACT.md, "Errors"), and one wrapper for all calls of FUSE.
 
 Damaged data is answered with EIO and logged in one line with file, position, offset, expected and found; at most
 `DataErrors.PER_SECOND` lines a second, so that a `grep -r` over a broken disk does not fill the log. An error of any
@@ -61,8 +61,8 @@ def errno_of(error: BaseException) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DataErrorStatus:
-    """`count`: answers for damaged data or failed disks; `bugs`: answers for bugs; `last`: the last of both, as
-    text."""
+    """The errors so far. `count`: answers for damaged data or failed disks; `bugs`: answers for bugs; `last`: the last
+    error of either kind, as text."""
 
     count: int
     bugs: int
@@ -130,7 +130,7 @@ data_errors = DataErrors()
 
 
 def answer(operation: Callable[..., int | None], *arguments: object) -> int:
-    """Calls a FUSE operation: its result (None is 0), or the negative errno of its error.
+    """Calls a FUSE operation. Returns its result (0 for None), or the negative errno of its error.
 
     Nothing escapes, not even SystemExit: libfuse would continue with whatever ctypes returns for it.
     """
@@ -141,8 +141,8 @@ def answer(operation: Callable[..., int | None], *arguments: object) -> int:
 
 
 def refusal(operation: str, error: BaseException) -> int:
-    """The positive errno for `error`, which is reported if it is a bug, EIO or EPROTO, or if its text says what to do:
-    about too little memory, or a message that is too long."""
+    """The positive errno for `error`. Reports bugs, errors answered with EIO or EPROTO, and the two errors whose texts
+    say what to do: TooManyKeys and LineTooLong."""
     number = errno_of(error)
     if number is None:
         data_errors.report_bug(operation, error)

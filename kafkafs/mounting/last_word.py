@@ -1,9 +1,9 @@
 """The last message of a writable mount to the `kafkafs umount` that waits for it.
 
-The two are no relatives, so neither an exit code nor a pipe connects them; and by then there is no tree any more. The
-server keeps an anonymous file (memfd_create(2)) and notes there how it ended. Whoever wants to know opens that file
-through /proc/PID/fd before unmounting, and reads it when the process has ended: an open file outlives its process.
-Only the same user and root may open it (proc_pid_fd(5)).
+The two processes are not related, so neither an exit code nor a pipe connects them, and the tree is gone by then. The
+server keeps an anonymous file (memfd_create(2)) and notes in it how it ended. `umount` opens that file through
+/proc/PID/fd before it unmounts, and reads it when the server has ended: an open file outlives its process. Only the
+same user and root may open it (proc_pid_fd(5)).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_BYTES = 64 << 10
 
 @contextlib.contextmanager
 def left_behind() -> Iterator[None]:
-    """Records how the block ended: well, or with which error."""
+    """Record for `listening` how the block ended: without an error, or with which error."""
     descriptor = os.memfd_create(_NAME)
     message = ""
     try:
@@ -31,15 +31,16 @@ def left_behind() -> Iterator[None]:
         message = str(error) or type(error).__name__
         raise
     finally:
-        with contextlib.suppress(OSError):  # a limit of the size of files
+        with contextlib.suppress(OSError):  # a limit on the size of files (RLIMIT_FSIZE)
             os.write(descriptor, _ENDED + message.encode(errors="replace")[:_MAX_BYTES])
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def listening(pid: int) -> Iterator[Callable[[], str | None]]:
-    """While it is open, the last word of a process can be heard once the process has ended: what went wrong; empty if
-    nothing did, or if it leaves no word behind, or not for this user. None: it ended before it could say anything."""
+    """Yield a function that returns the last word of a process; call it when the process has ended. The word is the
+    message of its error; it is empty if there was no error, or if the process leaves no word that this user may read.
+    None: the process ended before it could leave its word."""
     with contextlib.ExitStack() as stack:
         file = _file_of(pid)
         if file is None:

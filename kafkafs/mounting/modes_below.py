@@ -1,4 +1,4 @@
-"""`-o modes=below`: who may read and write what is decided by the files that lie below.
+"""`-o modes=below`: the permissions of the log directory's own files decide who may read and write a path.
 
 The kernel checks the modes that stat shows (`default_permissions`). A view of several files permits what all of
 them permit; if they belong to different users or groups, it permits nothing, except to root. Modes are not cached: a
@@ -37,7 +37,7 @@ class ModesBelow:
     log_dir: LogDir
 
     def of(self, path: str, kind: NodeKind) -> Permissions:
-        """The permissions of a path of the tree: nothing where what is below cannot be looked at."""
+        """The permissions of a path of the tree; none at all if the files below it cannot be looked at."""
         try:
             base = self.log_dir.path.stat()
             directories, logs = base.st_mode, _READ | _WRITE
@@ -57,7 +57,7 @@ class ModesBelow:
         return Permissions(base.st_uid, base.st_gid, reads | writes)
 
     def _below(self, path: str) -> Iterator[os.stat_result]:
-        """The directories of the partitions that a path is about, and their `.log` files."""
+        """The status of the partition directories that a path shows, and of their `.log` files."""
         topic, _, rest = path.lstrip("/").partition("/")
         if not topic or topic.startswith("@"):
             return

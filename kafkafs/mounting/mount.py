@@ -86,8 +86,8 @@ class MountRequest:
 def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None], progress: Progress) -> None:
     """Mounts. Returns when the tree is ready, or in the foreground when it has been unmounted.
 
-    `say` gets lines for a person, `progress` is recovery's. Raises NotALogDir, BadDestination; MountError, whose
-    `exit_code` is the command's.
+    `say` gets lines for a person, `progress` the progress of recovery. Raises NotALogDir, BadDestination; MountError,
+    whose `exit_code` is the command's.
     """
     try:
         check_log_dir(request.log_dir, create=request.options.create)
@@ -110,7 +110,7 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
 
     def work(listener: StartupListener) -> None:
         log = _start_logging(request.options, foreground=foreground)
-        # Nothing of a read-only mount may be lost.
+        # A read-only mount has nothing that could be lost.
         with left_behind() if request.options.write else nullcontext():
             _serve(request, config, log, listener)
 
@@ -122,7 +122,7 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
 
 
 def _check_outside(request: MountRequest) -> None:
-    """Refuses files of the mount's own within its mountpoint: the process would wait for itself."""
+    """Refuses a log file, a tier or a cache within the mountpoint: the process would wait for itself."""
     options = request.options
     places = {
         "the log file": [options.log] if options.log else [],
@@ -280,8 +280,8 @@ def _opened(
 ) -> Iterator[tuple[LogDir, OwnedDir | None]]:
     """The log directory, and its owner unless mounted read-only: locked and recovered, and closed properly at the end.
 
-    What recovery changed, and which partitions are offline, is logged and said. Raises MountError at the end if
-    something could not be written.
+    Logs and says what recovery changed, and which partitions are offline. Raises MountError at the end if something
+    could not be written.
     """
     from storage.directory.owned_dir import Opening, OwnedDir
     from storage.log.log_dir import LogDir
@@ -395,10 +395,10 @@ def _explained() -> Iterator[None]:
 def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
     options: dict[str, str | bool] = {
         "ro": not request.options.write,
-        # Without these the kernel gives access only to the user who mounted.
+        # The kernel checks modes only with this option: needed if modes differ by user, or if others may write.
         "default_permissions": request.options.modes_below
         or bool(request.options.write and request.options.libfuse & _OTHERS),
-        # Otherwise libfuse renames a file that is removed while it is open, and after a close(2) it is for a moment.
+        # Otherwise libfuse renames a file that is removed while it is open, or in the moment after its close(2).
         "hard_remove": True,
         "nosuid": True,
         "nodev": True,
@@ -412,7 +412,7 @@ def _libfuse_options(request: MountRequest) -> dict[str, str | bool]:
 
 
 class _Printable(logging.Formatter):
-    """Names and texts of a log directory reach the log, and a terminal that shows it, without control characters."""
+    """Escapes control characters: names and texts from a log directory reach the log, and a terminal that shows it."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record), "\n\t")

@@ -57,7 +57,7 @@ _GENERIC = frozenset(
 )
 # Whether the mount may write. `rw` is not among them: mount(8) passes it unless it passes `ro`.
 _WRITE = {"ro": False, "write": True}
-# What the kernel does on the tree if requested. With `sync` it marks every write as one to a file with O_SYNC.
+# Options that the kernel carries out. With `sync` it marks every write as a write to a file with O_SYNC.
 _KERNEL = frozenset(("noexec", "nosuid", "nodev", "noatime", "sync"))
 # libfuse's own, passed on.
 _LIBFUSE = frozenset(("allow_other", "allow_root"))
@@ -152,7 +152,7 @@ def _apply(options: MountOptions, word: str) -> MountOptions:
 
 
 def _choice(name: str, field: str, choices: dict[str, object]) -> _Apply:
-    """For an option that is one of some words, each with what it means."""
+    """How to apply an option whose value is one of a few words. `choices`: what each word sets."""
 
     def apply(options: MountOptions, value: str) -> MountOptions:
         if value not in choices:

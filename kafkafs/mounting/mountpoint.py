@@ -73,14 +73,14 @@ def mount_at(path: Path) -> Mount | None:
 
 
 def tree_around(path: Path) -> Mount | None:
-    """The kafkafs mount in whose tree this absolute path lies, or that is at it; None if there is none."""
+    """The kafkafs mount that this absolute path lies in, or that is mounted at it; None if there is no such mount."""
     around = [mount for mount in mounts() if path.is_relative_to(mount.path)]
     deepest = max(around, key=lambda mount: len(mount.path.parts), default=None)
     return deepest if deepest is not None and deepest.fs_type == FS_TYPE else None
 
 
 def naming_the_mount(error: LogLocked) -> LogLocked:
-    """The error; if a mount that can be seen here holds the lock, it says how to unmount it and its bind mounts."""
+    """The error; if a visible mount holds the lock, with advice on how to unmount it and its bind mounts."""
     log_dir = None if error.path is None else str(absolute(error.path))
     holding = [mount for mount in mounts() if mount.fs_type == FS_TYPE and mount.source == log_dir]
     places = [mount.path for mount in holding if not mount.read_only]
@@ -92,7 +92,7 @@ def naming_the_mount(error: LogLocked) -> LogLocked:
 
 
 def naming_the_tree(error: NotALogDir) -> NotALogDir:
-    """The error; if its directory is in a tree of ours, it names the log directory that the tree shows."""
+    """The error; if its directory is in the tree of a mount, an error that names the log directory of that mount."""
     tree = None if error.path is None else tree_around(absolute(error.path))
     if tree is None:
         return error
@@ -146,9 +146,9 @@ def write_protected(mountpoint: Path) -> Iterator[Callable[[], None]]:
     """Yield a function that makes the directory below a mount unwritable until the end; call it once something is
     mounted.
 
-    For a killed server it does not end: whoever goes on writing finds a directory that is not writable, and not one in
-    which files arise that no topic ever gets. The next mount restores the mode when it ends. A mode does not stop root,
-    see CONTRACT.md, "Mount options".
+    If the server is killed, the directory stays unwritable: programs that go on writing fail, instead of making files
+    that no topic ever gets. The next mount restores the mode when it ends. A mode does not stop root, see CONTRACT.md,
+    "Mount options".
     """
     try:
         # Opened before the mount, it remains the directory below.
@@ -205,7 +205,7 @@ def _forget_mode(directory: int) -> None:
 
 
 def _change_mode(directory: int, mode: int) -> None:
-    """Does nothing for a directory of another owner, on a read-only disk, or one that is immutable."""
+    """Changes the mode, unless the directory has another owner, is immutable, or is on a read-only disk."""
     with contextlib.suppress(OSError):
         if stat.S_IMODE(os.fstat(directory).st_mode) != mode:
             os.fchmod(directory, mode)
@@ -222,9 +222,9 @@ def check_nesting(log_dir: Path, mountpoint: Path) -> None:
 def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> str | None:
     """Unmounts the kafkafs at this absolute path and waits until its process has ended.
 
-    A bind mount of a kafkafs is unmounted alone: then returns a line that says where the tree stays. Raises MountError,
-    also if the process could not write everything, or if it goes on because of bind mounts: then it is unmounted all
-    the same.
+    A bind mount of a kafkafs is unmounted alone: then returns a line that says where the tree is still mounted. Raises
+    MountError if it cannot be unmounted; and after it was unmounted, if the process could not write everything, or goes
+    on because of bind mounts.
     """
     mounted = mount_at(mountpoint)
     if mounted is None:
@@ -301,7 +301,7 @@ def _wait_for(server: psutil.Process, mountpoint: Path, timeout_s: float) -> Non
 
 def holders(mountpoint: Path, server: int | None = None) -> Iterator[str]:
     """The users of files below the mountpoint, among visible processes: `less (process 12) has /mnt/t/0/messages.txt
-    open`. Without the process `server`, which has the directory below the mount open."""
+    open`. Leaves out the process `server`, which has the directory below the mount open."""
     prefix = f"{mountpoint}/"
     for mount in mounts():
         if str(mount.path).startswith(prefix):
@@ -364,12 +364,12 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def fusermount() -> str | None:
-    """The program that mounts for users, and unmounts: of libfuse 2, or of libfuse 3 (often both names are there)."""
+    """The program that mounts for users, and unmounts: that of libfuse 2, or that of libfuse 3; None without either."""
     return shutil.which("fusermount") or shutil.which("fusermount3")
 
 
 def _fusermount(mountpoint: Path, *, lazy: bool = False) -> str | None:
-    """None if it was unmounted, otherwise what went wrong."""
+    """Unmounts; returns what went wrong, or None."""
     tool = fusermount()
     if tool is not None:
         command = [tool, "-u", *(["-z"] if lazy else [])]

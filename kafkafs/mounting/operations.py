@@ -133,7 +133,7 @@ class Serving:
 
 
 class Operations(fuse.Operations):  # type: ignore[misc]
-    """FUSE's calls on a tree. Raises what the tree raises: each call is made through `answer`.
+    """FUSE's calls on a tree. They raise what the tree raises: `answer` makes each call, and answers with the errno.
 
     `writable`: None on a read-only mount.
     `start` is called once mounted, from one of FUSE's threads and after any fork; `stop` once unmounted.
@@ -217,7 +217,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return self._number(path)
 
     def entries(self, number: int) -> Iterator[tuple[bytes, int, int]]:
-        """The entries of an open directory: name, type (as in st_mode) and inode. The type saves `find` its stats."""
+        """The entries of an open directory: name, type (as in st_mode) and inode. The type spares `find` its stats."""
         path = self._paths[number]
         for dots in (b".", b".."):
             yield dots, NodeKind.DIRECTORY, inode(path)
@@ -289,7 +289,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
     @staticmethod
     def _close_writer(writer: WriteHandle) -> Exception | None:
-        """Closes it; returns the error, which is logged."""
+        """Closes a writer. Logs and returns its error."""
         try:
             writer.close()
         except (StorageError, OSError) as error:
@@ -327,7 +327,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
         return self._accept(self._paths[info.fh] if path is None else path)
 
     def _accept(self, path: str, *arguments: object) -> int:
-        """Accepts what tools do to files that they write to. It has no effect here."""
+        """Accepts, without effect, the calls that tools make on files that they write to. Other files refuse them."""
         self._writable()
         attributes = self._tree.lookup(path).attributes()
         if attributes.kind is not NodeKind.FILE or not attributes.mode & 0o222:
@@ -357,7 +357,7 @@ class Operations(fuse.Operations):  # type: ignore[misc]
 
     # The kernel sends none of these to a mount with `ro`, except after `mount -o remount,rw`.
     mknod = symlink = rename = link = _not_here
-    # The session answers these; mfusepy asks libfuse for those calls alone that are named here.
+    # The session answers these. They are named here, because mfusepy registers only the calls that are named here.
     readdir = read = write = ioctl = _refuse
 
     def _number(self, path: str) -> int:
@@ -378,7 +378,7 @@ _view.restype = py_object
 
 
 class _Session(fuse.FUSE):  # type: ignore[misc]
-    """The callbacks of fusepy or mfusepy, made through `answer`, and with a read that does not copy twice."""
+    """The callbacks of fusepy or mfusepy, made through `answer`, and with a read that copies only once."""
 
     operations: Operations
 
@@ -441,13 +441,13 @@ _READDIRPLUS = 1 << 13
 class _Session3(_Session):
     """Over libfuse 3, whose calls have more arguments. mfusepy wants them under other names.
 
-    Its additions are off where they do not pay: AUTO_INVAL_DATA has each read(2) of a cached file ask for the size
-    again (3,858 requests for 505 MB instead of 6); READDIRPLUS brings attributes that with attr_timeout=0 are asked for
-    again. Requests have up to 1 MiB, as much as libfuse's buffer holds: with a larger `max_write` the kernel
-    answers every read of /dev/fuse with EINVAL.
+    Two additions of libfuse 3 are off. With AUTO_INVAL_DATA, each read(2) of a cached file would request the size again
+    (3,858 requests for 505 MB instead of 6). READDIRPLUS would send attributes that the kernel, because of
+    attr_timeout=0, requests again. Requests have up to 1 MiB, as much as libfuse's buffer holds: with a larger
+    `max_write` the kernel answers every read of /dev/fuse with EINVAL.
 
-    After a signal, its exit code is that of an error. So signals are handled here: Python's handlers cannot run while
-    libfuse has the main thread, but they write to a pipe, and a thread that reads it ends libfuse's loop.
+    After a signal, libfuse 3 returns the exit code of an error. So signals are handled here: Python's handlers cannot
+    run while libfuse has the main thread, but they write to a pipe, and a thread that reads it ends libfuse's loop.
     """
 
     def __init__(self, *arguments: object, **options: object) -> None:
@@ -456,7 +456,7 @@ class _Session3(_Session):
         self._session: c_void_p | None = None  # libfuse's, while it may be ended
         self._signals, written = os.pipe()
         os.set_blocking(written, False)
-        fuse.signal = lambda *_: None  # mfusepy gives SIGINT to libfuse, which handles what nobody else does
+        fuse.signal = lambda *_: None  # mfusepy would reset SIGINT, and libfuse handles a signal without a handler
         numbers = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
         before = {
             number: signal.signal(number, lambda *_: None)
@@ -479,12 +479,12 @@ class _Session3(_Session):
         super().init_fuse_3(connection, configuration)
 
     def _end_when_signalled(self) -> None:
-        while os.read(self._signals, 1):  # nothing: it has ended
+        while os.read(self._signals, 1):  # nothing: the mount has ended
             with self._lock:
                 session, self._session = self._session, None
                 if session is not None:
                     fuse._libfuse.fuse_exit(session)
-                    signal.pthread_kill(self._looping, signal.SIGTERM)  # its wait is interrupted, and it looks
+                    signal.pthread_kill(self._looping, signal.SIGTERM)  # interrupts its wait, so that it sees the end
         os.close(self._signals)
 
     def destroy(self, data: Any) -> None:

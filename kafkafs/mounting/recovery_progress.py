@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryStatus:
-    """`running`: recoveries in progress. Bytes of .log files since the mount began: all to be checked, and checked."""
+    """`running`: recoveries in progress. Bytes of .log files since the mount began: `total_bytes` to check, of which
+    `checked_bytes` are checked."""
 
     running: int
     total_bytes: int
@@ -43,7 +44,7 @@ class RecoveryProgress:
         self._listener.end()
 
     def stop_forwarding(self) -> None:
-        """From now on only counts: nothing waits for the mount any longer."""
+        """From now on only counts: no process waits for the mount any longer."""
         self._listener = NoProgress()
 
     def status(self) -> RecoveryStatus:

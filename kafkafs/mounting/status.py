@@ -46,7 +46,8 @@ class Sources:
 
 
 class Report:
-    """Gathers facts, but not all the time, however often the files are read. Thread-safe."""
+    """The facts about a mount. Gathering them takes at most half of the time, however often they are read. Thread-safe.
+    """
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         # constant after construction
