@@ -27,13 +27,15 @@ from storage.types import TopicPartition
 
 # A line of up to this size may yet become a small message: compressed, or with its escapes undone.
 _LONG_LINE_BYTES: Final = 64 << 20
-# A row whose size cannot be foreseen is appended by itself: 1 KiB and an eighth for compression that gains nothing.
+# A row of nearly the size limit is appended by itself, because compression may even enlarge it: nearly is an eighth of
+# the limit and 1 KiB below it.
 _SURE_BYTES: Final = 1024
 
 
 class Taken(NamedTuple):
-    """The outcome of appending some rows: the first `rows` of them are in the log. `error`: why the next one is not;
-    None: all are. `elsewhere`: how many of those after it are in other partitions all the same."""
+    """The outcome of appending some rows: the first `rows` of them are in the log. `error`: why the next row is not in
+    the log; None: all rows are. `elsewhere`: how many rows after it are in the logs of other partitions nevertheless.
+    """
 
     rows: int
     error: Exception | None = None
@@ -47,7 +49,7 @@ class LineDestination(Protocol):
         """Appends the records in order; `parsed.error` is ignored."""
 
     def longest_line(self, *, verbatim: bool) -> int:
-        """No line of more bytes can become a message; `verbatim`: the line is the message's value."""
+        """The most bytes that a line may have to become a message. `verbatim`: the line is the value."""
 
     def sync(self) -> None:
         """Everything that was appended is on disk when it returns."""
@@ -71,8 +73,8 @@ class PartitionTarget:
     def append_lines(self, begun: bytearray, data: Buffer) -> AppendedLines | None:
         """Appends all lines that end in `data`, as values; `begun` precedes the first.
 
-        None, and nothing done, where only `append` can decide what to do. PartitionOffline, OSError: none of the lines
-        is appended.
+        Returns None, having done nothing, if only `append` can decide what to do. PartitionOffline, OSError: none of
+        the lines is appended.
         """
         self._unsynced = True
         try:
@@ -89,8 +91,8 @@ class PartitionTarget:
             self._unsynced = False
 
     def _offline_or(self, error: Exception) -> Exception:
-        """The error to report for an append: PartitionOffline if a disk error took the log offline, whatever its
-        number."""
+        """The error to report for an append: PartitionOffline if an OSError, whatever its errno, took the log offline.
+        """
         if isinstance(error, OSError):
             try:
                 self.log.check()
@@ -111,8 +113,8 @@ class TopicTarget:
         self._partitioner = Partitioner(count)
 
     def append(self, parsed: ParsedLines) -> Taken:
-        """To the partitions that the records ask for, or that are chosen for them. When a disk fails, later records of
-        other partitions may already be in their logs."""
+        """Appends each record to the partition that it asks for, or that is chosen for it. When a disk fails, later
+        records of other partitions may already be in their logs."""
         columns = parsed.columns
         if not len(columns):
             return Taken(0)
@@ -122,8 +124,8 @@ class TopicTarget:
             return possible
         if possible.error is None and (chosen == chosen[0]).all():
             return self._target(int(chosen[0])).append(ParsedLines(columns))
-        # A row that the topic refuses ends the write for all partitions, so it is looked for before a later row is
-        # appended to any. So does a partition that is offline.
+        # A row that the topic refuses, or whose partition is offline, ends the write for all partitions. So look for
+        # the first such row before appending: no later row may be appended to any partition.
         accepted = Taken(*self._any_target(int(chosen[0])).appender.acceptable(columns))
         possible = min(possible, accepted, key=attrgetter("rows"))
         possible = min(possible, self._all_online(chosen[: possible.rows]), key=attrgetter("rows"))
@@ -180,7 +182,7 @@ class TopicTarget:
         return chosen if asked is None else np.where(asked >= 0, asked, chosen)
 
     def _all_here(self, chosen: Int64s) -> Taken:
-        """The rows before the first whose partition is not here, and that as the error."""
+        """How many rows precede the first row whose partition is not in this directory, and the error for that row."""
         away = ~np.isin(chosen, self._here)
         if not away.any():
             return Taken(len(chosen))
@@ -188,7 +190,7 @@ class TopicTarget:
         return Taken(row, InvalidRecord(f"there is no partition {self._topic}/{int(chosen[row])} here"))
 
     def _all_online(self, chosen: Int64s) -> Taken:
-        """The rows before the first whose partition is offline, and why it is."""
+        """How many rows precede the first row whose partition is offline, and why it is offline."""
         numbers, at = np.unique(chosen, return_index=True)
         for row, partition in sorted(zip(at.tolist(), numbers.tolist(), strict=True)):
             try:
@@ -214,7 +216,7 @@ class TopicTarget:
         return next(iter(self._targets.values()), None) or self._target(partition)
 
     def _reachable(self, chosen: Int64s | int) -> Int64s:
-        """A partition that is here, for each that is not."""
+        """A partition in this directory for each chosen partition that is not."""
         return self._here[chosen % len(self._here)]
 
     def _sure_limit(self) -> int:
@@ -268,7 +270,8 @@ def _longest_line(config: LogConfig, *, verbatim: bool) -> int:
 
 
 def _groups(columns: RecordColumns, stop: int, sure_limit: int) -> list[int]:
-    """The ends of groups of rows. A row that may prove too large is a group by itself: no later row precedes it."""
+    """The ends of groups of rows. A row that may prove too large is a group by itself: no row after it is appended
+    before it."""
     sizes = np.zeros(len(columns), np.int64)
     for lengths in (columns.key_length, columns.value_length, columns.headers_length):
         sizes += np.maximum(lengths, 0)

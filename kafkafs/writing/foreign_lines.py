@@ -7,7 +7,7 @@ from typing import Any, Final
 from storage.errors import InvalidRecord
 
 _KCAT: Final = {"payload": "value", "ts": "timestamp"}
-# What these fields say cannot be appended as it is → what to do instead.
+# Fields of lines that cannot be appended → what to do instead.
 _REFUSED: Final = {
     **dict.fromkeys(
         ("key_schema_id", "value_schema_id", "key_error", "payload_error"),
@@ -19,7 +19,7 @@ _RPK: Final = frozenset({"topic", "partition", "offset", "timestamp"})  # in eac
 
 
 def is_kcat(fields: dict[str, Any]) -> bool:
-    """Whether `kcat -J` printed the line. It copies bytes that are not UTF-8 as they are."""
+    """Whether `kcat -J` printed the line. kcat copies bytes that are not UTF-8 unchanged."""
     return "payload" in fields and "value" not in fields
 
 

@@ -96,8 +96,8 @@ def _headers(value: Any, encode: Callable[[Any, str], bytes | None]) -> list[tup
 
 
 def _bytes(value: Any, what: str, *, raw: bool) -> bytes | None:
-    """A string's UTF-8, `{"base64":"…"}`'s bytes, or null's None. `raw`: the string may hold bytes that are not UTF-8,
-    as they were decoded."""
+    """The bytes that a JSON value stands for: a string's UTF-8, the bytes of `{"base64":"…"}`, None for null. `raw`:
+    the string may hold bytes that are not UTF-8, as surrogates."""
     if value is None:
         return None
     try:

@@ -4,12 +4,12 @@
     writer.write(b"one\\ntwo\\nthr")  # two messages, one batch
     writer.sync()                    # a third, and all of it is on disk
 
-A write is taken up to its last complete line. Where a line fails, the lines before it are appended, and nothing from
-that line on is taken, now or later: every further write and sync raises the same error. A bad line does not parse, or
-the topic refuses it; any line fails while the disk is full or its partition is offline.
+A write appends its complete lines and keeps the beginning of the next line. If a line fails, the lines before it are
+appended, and nothing from that line on is taken, now or later: every further write and sync raises the same error. A
+line fails if it does not parse, if the topic refuses it, and while the disk is full or its partition is offline.
 
-So it does not matter how FUSE divides a write(2) into requests: it reports the error of the first request only, and the
-caller gets a short count; its next call fails with the error.
+So it does not matter how FUSE divides a write(2) into requests: if a later request than the first fails, the caller of
+write(2) gets a short count, and its next call fails with the error.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class LineWriter:
     def __init__(
         self, destination: LineDestination, parse: Parse, refused: Refused = lambda _line, _error, _elsewhere: None
     ) -> None:
-        """`refused` gets the first error, which is the last one."""
+        """`refused` is called at most once: the first error is the error of all further calls."""
         # Constant after construction.
         self._parse = parse
         self._refused = refused
-        # Appends lines without parsing them.
+        # Appends lines without parsing them; None: they must be parsed.
         self._append_lines: Callable[[bytearray, Buffer], AppendedLines | None] | None = None
         if parse is parse_txt and isinstance(destination, Target):
             self._append_lines = destination.append_lines
@@ -61,10 +61,10 @@ class LineWriter:
         self._durable = False  # the last write was a durable one
 
     def write(self, data: Buffer, *, durable: bool = False) -> int:
-        """Takes `data` up to a line that fails; returns how many bytes, all of them if none fails.
+        """Takes `data` up to a line that fails, or all of it; returns how many bytes it took.
 
-        Raises the error if no byte is taken, or an earlier call has met one. `durable`: every line that is complete is
-        on disk when this returns; otherwise it raises what prevented that.
+        Raises the error if no byte is taken, or the error of an earlier call. `durable`: every complete line is on disk
+        when this returns; raises the error that prevents this.
         """
         with self._lock:
             self._check_locked()
@@ -110,12 +110,12 @@ class LineWriter:
                 self._check_locked()
 
     def _check_locked(self) -> None:
-        """Raises the error that was met."""
+        """Raises the first error, if there was an error."""
         if self._error is not None:
             raise self._error.with_traceback(None)
 
     def _refuse_locked(self, line: int | None, error: Exception, elsewhere: int = 0) -> None:
-        """From now on nothing is taken, and the line that was begun is no message."""
+        """Keeps the first error: from now on nothing is taken, and the line that was begun becomes no message."""
         if self._error is None:
             self._error = error
             self._begun.clear()
@@ -145,7 +145,7 @@ class LineWriter:
             self._begun.clear()
 
     def _take_locked(self, data: Buffer) -> tuple[int, Taken]:
-        """Takes lines up to one that fails: how many bytes of `data` they are, and what became of the lines."""
+        """Takes lines up to a line that fails; returns how many bytes of `data` they are, and the outcome."""
         if self._append_lines is not None:
             done = self._append_lines(self._begun, data)
             if done is not None:
@@ -193,7 +193,7 @@ class LineWriter:
         self._begun += part
 
     def _append_locked(self, buffer: Buffer, starts: Int64s, lengths: Int64s) -> Taken:
-        """Appends lines up to one that fails."""
+        """Appends lines up to a line that fails."""
         parsed = self._parse(buffer, starts, lengths)
         taken = self._destination.append(parsed)
         return taken if taken.error is not None or parsed.error is None else taken._replace(error=parsed.error)

@@ -69,7 +69,7 @@ class RefusedLines:
             _log.warning("refused: %s: %s", where, reason)
 
     def at(self, path: str) -> Refused:
-        """`add` for one path."""
+        """A function that adds refusals at this path."""
         return lambda line, error, elsewhere: self.add(path, line, error, elsewhere)
 
     @contextmanager
