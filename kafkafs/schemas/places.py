@@ -1,4 +1,4 @@
-"""Where a command finds schemas: `--schemas PATH` and `--schemas TOPIC=FILE[:MESSAGE]`, and the same in other forms."""
+"""The places of schemas that a user names, as PATH or TOPIC=FILE[:MESSAGE], in commands, in Python and to Spark."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _MESSAGE: Final = re.compile(r"(?P<file>.+):(?P<message>[A-Za-z_]\w*(?:\.[A-Za-z
 
 @dataclass(frozen=True, slots=True)
 class TopicFile:
-    """The file with the schema of a topic's values (`subject` is `<topic>-value`) or keys (`<topic>-key`) without a
-    registry's framing. `message`: the name of the Protobuf message type; "" for the only one of the file."""
+    """The file with the schema of a topic's values (`subject` is `<topic>-value`) or keys (`<topic>-key`), which have
+    no framing of a registry. `message`: the name of the Protobuf message type; "" for the only type of the file."""
 
     subject: str
     path: Path
@@ -24,7 +24,7 @@ class TopicFile:
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlaces:
-    """Where schemas are. `directory`: None for the log directory's own. `files`: for topics, in addition."""
+    """The places of schemas. `directory`: None for the log directory itself. `files`: files for some topics besides."""
 
     directory: Path | None = None
     files: tuple[TopicFile, ...] = ()
@@ -36,13 +36,13 @@ class SchemaPlaces:
         return ", ".join(map(str, ([self.directory] if self.directory else []) + [file.path for file in self.files]))
 
     def __or__(self, other: SchemaPlaces) -> SchemaPlaces:
-        """The places of both. The other's directory counts, and its file for keys or values for which both have one."""
+        """The places of both. Where both name a directory, or a file for one subject, the other's is taken."""
         files = {file.subject: file for file in (*self.files, *other.files)}
         return SchemaPlaces(other.directory or self.directory, tuple(files.values()))
 
     def with_text(self, text: str) -> SchemaPlaces:
-        """These places and the one that the text names: PATH, TOPIC=FILE[:MESSAGE] or TOPIC#key=FILE[:MESSAGE].
-        ValueError."""
+        """These places and the place that the text names: PATH, TOPIC=FILE[:MESSAGE] or TOPIC#key=FILE[:MESSAGE].
+        Raises ValueError for a blank text."""
         named = _FORM.fullmatch(text)
         if named is None or Path(text).is_dir():
             if not text.strip():
@@ -62,11 +62,11 @@ class SchemaPlaces:
 
 
 OWN_SCHEMAS: Final = SchemaPlaces()
-"""Only the log directory's own."""
+"""The log directory itself, and no other place."""
 
 
 def schema_places(texts: Iterable[str]) -> SchemaPlaces:
-    """The places that these texts name (`SchemaPlaces.with_text`). ValueError, also for what does not exist."""
+    """The places that these texts name (`SchemaPlaces.with_text`). Raises ValueError also if a place does not exist."""
     places = OWN_SCHEMAS
     for text in texts:
         places = places.with_text(text)

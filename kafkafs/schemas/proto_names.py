@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-# A comment or text that does not end takes the rest of the text or line, so that nothing is looked at twice.
+# A comment without an end takes the rest of the text, a string without an end the rest of its line: so nothing is read
+# twice.
 _TOKEN: Final = re.compile(
     r"""//[^\n]*|/\*(?:.*?\*/|.*)|"(?:[^"\\\n]|\\.)*"?|'(?:[^'\\\n]|\\.)*'?"""
     r"""|\b(?P<word>package|message|group)\s+(?P<name>[A-Za-z_][\w.]*)|(?P<mark>[{};])""",
@@ -16,8 +17,8 @@ _MOST_DEPTH: Final = 100  # of types within each other: the compiler takes fewer
 
 
 def message_types(text: str) -> Iterator[str]:
-    """The full names, also of nested types, in the order of the text. Of a text that does not compile they may be
-    wrong."""
+    """The full names, also of nested types, in the order of the text. They may be wrong if the text does not
+    compile."""
     package, scope = "", list[str | None]()  # None: a block of another kind
     waiting: str | None = None  # the name whose block begins next
     for token in _TOKEN.finditer(text):

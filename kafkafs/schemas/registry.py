@@ -14,7 +14,7 @@ from kafkafs.schemas.proto_names import message_types
 if TYPE_CHECKING:
     from hashlib import blake2b
 
-# One schema as a registry keeps it, and what a decoder asks of a registry.
+# A schema as a registry keeps it, and the questions that a decoder asks.
 
 AVRO: Final = "AVRO"
 PROTOBUF: Final = "PROTOBUF"
@@ -35,7 +35,7 @@ class Reference:
 class Schema:
     """`schema_id` is the number in the wire format's header, -1 without one; `schema_type` is AVRO, PROTOBUF or JSON.
 
-    `file` is set for the schema of a file that a person has named for a topic (`topic_files`). Its type may also be
+    `file` is set for the schema of a file that the user has named for a topic (`topic_files`). Its type may also be
     DESCRIPTORS: the text is a compiled Protobuf descriptor set in base64. `message`: the full name of its message type.
     """
 
@@ -62,12 +62,12 @@ class SchemaLookup(Protocol):
         """The schema that a reference names, deleted versions included. None: missing."""
 
     def by_message_type(self, name: str) -> Schema | None:
-        """The Protobuf schema that declares the message type with this full name; of several always the same. None: it
-        is unknown."""
+        """The Protobuf schema that declares the message type with this full name; always the same if there are several.
+        None: unknown."""
 
     def of_file(self, subject: str) -> Schema | None:
-        """The schema of the file that a person has named for the keys or values without framing. None: there is no
-        such file."""
+        """The schema of the file that the user has named for this subject, whose data have no framing. None: no such
+        file."""
 
 
 NEWEST: Final = -1
@@ -78,7 +78,7 @@ FILE: Final = -2
 _ID_AND_LENGTH: Final = struct.Struct(">qq")
 
 
-# Of the texts that are searched for message types, and of the names of these, in characters.
+# Limits of the search for message types, in characters: of the texts together, and of the types' names.
 MOST_SEARCHED_TEXT: Final = 64 << 20
 MOST_SEARCHED_NAMES: Final = 16 << 20
 
@@ -129,7 +129,7 @@ class Registry:
         files: Mapping[str, Schema] | None = None,
     ) -> None:
         """`versions` in the order of their registration. `replaced`: earlier records of versions that were registered
-        again with another id, whose ids are still in messages. `files`: the schemas of files that a person has named,
+        again with another id, whose ids are still in messages. `files`: the schemas of files that the user has named,
         by subject, and the files that these import (`topic_files`)."""
         self.compatibility: Mapping[str, str] = dict(compatibility or {})
         self.versions: dict[tuple[str, int], SubjectVersion] = {}
@@ -157,8 +157,8 @@ class Registry:
         return any(self._ids.values())
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
-        """Ids belong to contexts: that of `subject` if it has the id there; otherwise the default
-        one; otherwise the other contexts, if they do not disagree."""
+        """Ids belong to contexts. The schema comes from the context where `subject` has the id, otherwise from the
+        default context, otherwise from the other contexts if they agree."""
         if subject is not None and (subject, schema_id) not in self._pairs:
             for context, ids in self._ids.items():
                 if context and (f":{context}:{subject}", schema_id) in self._pairs:
@@ -173,7 +173,7 @@ class Registry:
         return self._guids.get(guid)
 
     def referenced(self, reference: Reference) -> Schema | None:
-        """A subject of another context that does not exist is looked for in the default one."""
+        """A subject that its context lacks is looked up in the default context."""
         if reference.version == FILE:
             return self.files.get(reference.subject)
         for subject in (reference.subject, name_in_context(reference.subject)):
@@ -185,8 +185,8 @@ class Registry:
         return None
 
     def by_message_type(self, name: str) -> Schema | None:
-        """Of each subject the newest version that declares the type counts, a deleted one if no other does; of these
-        the one with the greatest id, in the default context if it has one."""
+        """Each subject offers the newest version that declares the type, a deleted version only if no other does. Of
+        these, live versions come first, then those of the default context, then the greatest id."""
         entry = self._message_types.get(name)
         return None if entry is None else entry.schema
 
@@ -235,7 +235,7 @@ class Registry:
         types: dict[str, SubjectVersion] = {}
         seen: set[tuple[str, str]] = set()
         text_left, names_left = MOST_SEARCHED_TEXT, MOST_SEARCHED_NAMES
-        # The newest versions of all subjects first: there may be more texts than are looked at.
+        # The newest versions of all subjects first, because the limits may end the search.
         for _, _, entry in sorted(waiting, key=lambda ranked: (*ranked[:2], ranked[2].subject)):
             text = entry.schema.text if entry.schema.schema_type == PROTOBUF else ""
             text_left -= len(text)
@@ -273,7 +273,7 @@ class Registry:
 
 
 def _precedence(entry: SubjectVersion) -> tuple[bool, bool, int, str]:
-    """The greatest is of the schema that declares a message type for an Any."""
+    """The order of the schemas that declare a message type: an Any has the type of the greatest."""
     return entry.state is State.LIVE, not entry.context, entry.schema.schema_id, entry.subject
 
 

@@ -3,8 +3,8 @@
 Keys and values are JSON. The key names the kind of a record in `keytype`: SCHEMA (a version of a subject; a null or
 empty value removes it), DELETE_SUBJECT (soft deletion of all versions up to one), CLEAR_SUBJECT (hard deletion of the
 soft-deleted ones), CONFIG (compatibility). NOOP, MODE, CONTEXT and other kinds change nothing that decoding needs.
-Confluent's registry, Karapace and Redpanda write the same records; fields of a key that only one of them knows do not
-identify it.
+Confluent's registry, Karapace and Redpanda write the same records; fields of a key that only one of them writes are
+ignored.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_RECORD_BYTES: Final = 16 << 20
 class RegistryLimits:
     """The limits of a registry. Records above them are skipped and logged."""
 
-    text_bytes: int = 10 << 20  # of one schema
+    text_bytes: int = 10 << 20  # of one schema's file; characters of its text in a record
     versions: int = 100_000  # and compatibility levels
     all_bytes: int = 256 << 20  # of memory, for texts, references, metadata and rules
 
@@ -83,7 +83,7 @@ class RegistryReplay(ReplayedState):
                 yield error
 
     def apply(self, raw_key: bytes | None, raw_value: bytes | None, offset: int, timestamp: int) -> None:
-        """Applies one record. CorruptData for one that does not parse or is above a limit; it changes nothing."""
+        """Apply one record. Raises CorruptData, without a change, if it does not parse or is above a limit."""
         if raw_key is None:
             raise CorruptData("schema registry's record has no key", advice="It is skipped")
         key = _object(raw_key, "key")
@@ -150,8 +150,8 @@ class RegistryReplay(ReplayedState):
         self._registry = None
 
     def _hold(self, place: tuple[str, int], schema: Schema, more: int) -> Schema:
-        """The schema, as one object for all subjects that have it; `more`: bytes that the version takes besides.
-        CorruptData where it is above a limit."""
+        """Return the schema, one object for all subjects that have it. `more`: the bytes of the version's other parts.
+        Raises CorruptData above a limit."""
         limits, characters = self._limits, len(schema.text)
         if characters > limits.text_bytes:
             raise CorruptData("schema is too large", expected=f"up to {limits.text_bytes} characters", found=characters)
@@ -197,7 +197,7 @@ class RegistryReplay(ReplayedState):
 
 
 def _is_in(subject: str, chosen: str) -> bool:
-    """Whether a subject is the wanted one, or in the context that `:.dr:` stands for."""
+    """Whether a subject is the chosen one, or in the chosen context (`:.dr:`)."""
     chosen = qualified(chosen, context_of(chosen))
     if chosen.startswith(":.") and not name_in_context(chosen):
         return context_of(subject) == context_of(chosen)

@@ -1,10 +1,11 @@
-"""Where schemas come from: the topic `_schemas` of a log directory, or a directory of files.
+"""Sources of schemas: the topic `_schemas` of a log directory, or a directory of files.
 
     <id>.avsc  <id>.proto  <id>.json    one schema each, without references; also in a directory `ids`
     <UUID>.avsc  …                      the same for a schema version of AWS Glue's registry
     import.jsonl                        written by `kafkafs schemas --to`: all versions with their references
 
-A source follows changes. Its errors are logged, never raised: known schemas stay known.
+A source follows changes. Errors are logged, never raised: a source that cannot be read keeps the schemas that it read
+last, and a single schema that cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -60,9 +61,9 @@ _MAX_LINE_BYTES: Final = 4 * DEFAULT_LIMITS.text_bytes
 
 
 class SchemaSource(ABC):
-    """A place of schemas that may change. Thread-safe. Also a SchemaLookup, as of each call.
+    """Schemas that may change. Thread-safe. Also a SchemaLookup: each call answers from the schemas as of now.
 
-    `problem`: the last thing that could not be read; "" if there was none.
+    `problem`: the latest error of reading them; "" if there was none.
     """
 
     problem: str
@@ -128,8 +129,8 @@ class LogSchemas(SchemaSource):
             _log.warning("schemas cannot be read: %s", self._complaint)
 
     def _take_locked(self, log: ReadableLog, read: Registry) -> None:
-        """Sets the registry. An id that compaction has removed meanwhile stays known to this process, because rendered
-        bytes must not change."""
+        """Set the registry. An id that compaction has removed from the log stays known to this process, because
+        rendered bytes must not change."""
         if read is self._read and log is self._log:
             return
         carried = self._registry.entries() if log is self._log else []
@@ -182,12 +183,13 @@ class FileSchemas(SchemaSource):
         return Registry(known.versions.values(), known.compatibility, [*known.replaced, *loose])
 
     def _within(self, path: Path) -> Path:
-        """Where a link leads that stays in this directory, otherwise the path, at which no link is followed. Files of a
-        Kubernetes ConfigMap are such links: 12.avsc to ..data/12.avsc, and ..data to another directory here."""
+        """The target of a link that stays in this directory; otherwise the path itself, whose link is not followed.
+        Files of a Kubernetes ConfigMap are such links: 12.avsc to ..data/12.avsc, and ..data to another directory
+        here."""
         if not path.is_symlink():
             return path
         target, directory = Path(os.path.realpath(path)), Path(os.path.realpath(self._path))
-        # No deeper: of a path that is opened, only the last two names are sure not to have become links meanwhile.
+        # No deeper: opening a path refuses a new link only in its last two names.
         return target if directory in (target.parent, target.parent.parent) else path
 
     def _loose(self, skipped: Callable[[StorageError], None]) -> Iterator[SubjectVersion]:
@@ -218,7 +220,7 @@ class FileSchemas(SchemaSource):
 
 
 def schemas_at(path: Path) -> SchemaSource:
-    """The source at a path that a person gave. InvalidConfig where there are no schemas; OSError."""
+    """The source at a path that the user has named. Raises InvalidConfig if it has no schemas, and OSError."""
     if os.path.lexists(path / SCHEMAS_LOG.dir_name):
         return LogSchemas(LogDir.open_read_only(path))
     path = real_place(path)
@@ -233,12 +235,12 @@ def schemas_at(path: Path) -> SchemaSource:
 
 
 def suffix_of(schema: Schema) -> str:
-    """The suffix of a schema's file; `txt` for a type that nobody has defined."""
+    """The suffix of a schema's file; `txt` for an unknown type."""
     return SUFFIXES.get(schema.schema_type, "txt")
 
 
 class WithTopicFiles(SchemaSource):
-    """The schemas of another source, and those of files that a person has named for topics."""
+    """The schemas of another source, and those of files that the user has named for topics."""
 
     def __init__(self, source: SchemaSource, files: Mapping[str, Schema]) -> None:
         # Constant after construction.
@@ -263,16 +265,16 @@ class WithTopicFiles(SchemaSource):
 
 
 def schemas_of(log_dir: LogDir, places: SchemaPlaces) -> SchemaSource:
-    """The schemas at these places; those of the log directory if they name no other directory. InvalidConfig where
-    there are no schemas, or for a file that is not a schema; OSError."""
+    """The source of the schemas at these places; the log directory's own if they name no directory. Raises
+    InvalidConfig if a place has no schemas or a file is not a schema, and OSError."""
     files = read_files(places.files)
     source = LogSchemas(log_dir) if places.directory is None else schemas_at(places.directory)
     return WithTopicFiles(source, files) if files else source
 
 
 def import_line(entry: SubjectVersion) -> dict[str, Any]:
-    """A version as a line of the import file. `body` is that of a registry's POST /subjects/SUBJECT/versions in the
-    mode IMPORT."""
+    """A version as a line of the import file. Its `body` is the body of a registry's POST /subjects/SUBJECT/versions in
+    the mode IMPORT."""
     schema = entry.schema
     body: dict[str, Any] = {"version": entry.version, "id": schema.schema_id, "schemaType": schema.schema_type}
     if schema.references:
@@ -323,7 +325,7 @@ def _lines(path: Path, skipped: Callable[[StorageError], None]) -> Iterator[byte
 
 
 class _Skipped:
-    """Logs what could not be read, at most so many lines."""
+    """Logs the errors of skipped schemas, up to a number of lines."""
 
     def __init__(self, place: str) -> None:
         self._place = place
@@ -337,7 +339,7 @@ class _Skipped:
             _log.warning("skipped among the schemas: %s", error)
 
     def close(self) -> str:
-        """Returns the first, "" if there was none."""
+        """Log how many more errors there were; return the first error, "" if there was none."""
         if self._count > _MOST_LINES_LOGGED:
             _log.warning("%s: %d more were skipped among the schemas", self._place, self._count - _MOST_LINES_LOGGED)
         return self._first

@@ -1,8 +1,8 @@
 """Schemas as one rendering of a view sees them: an answer, once given, stays.
 
-Schemas are registered while a view is open. A message that was rendered with an unknown id must not change its size
-under an open file, so that id stays unknown as long as the rendering is used. A new id is looked up when it is needed:
-a `tail -f` decodes messages of a schema that was registered after it was opened.
+A schema may be registered while a view is open. A message that was rendered with an unknown id must not change its size
+under an open file, so this id stays unknown as long as the rendering is used. Other ids are looked up when they are
+needed: a `tail -f` decodes messages whose schema was registered after it began.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _Question = tuple[int, str | None] | bytes | Reference | str
 class SteadySchemas:
     """A SchemaLookup whose answers never change, over a source whose answers may. Thread-safe.
 
-    It remembers the answers. When there are too many, it goes on with the registry as it is then.
+    It remembers its answers. After MOST_ANSWERS it takes all others from the registry as of that moment.
     """
 
     def __init__(self, source: SchemaSource) -> None:
@@ -59,13 +59,13 @@ class SteadySchemas:
         return schema
 
     def is_outdated(self) -> bool:
-        """Whether the source would now give other answers."""
+        """Whether the source now has another schema for a question that was answered."""
         return self._compare(self._source.registry())[1]
 
     def fingerprint(self) -> str | None:
-        """A value that identifies all answers, for what outlives this process: the source's registry, if it would give
-        all of them and all questions had one. None otherwise, and where Protobuf is among them: whether and how that is
-        decoded also depends on what is installed."""
+        """A value that identifies all answers, for files that outlive this process: the fingerprint of the source's
+        registry. None if the registry would now answer otherwise, if a question had no answer or there were too many,
+        and if an answer is Protobuf, whose decoding also depends on the installed packages."""
         registry = self._source.registry()
         _, outdated, complete = self._compare(registry)
         return registry.fingerprint if complete and not outdated and not self._has_protobuf_file else None
@@ -84,8 +84,8 @@ class SteadySchemas:
             return answer
 
     def _compare(self, registry: Registry) -> tuple[Registry | None, bool, bool]:
-        """The registry that the answers were compared with; whether it gives better ones; whether it gives the same
-        answers and all of them."""
+        """(`registry`, whether it has other schemas for answered questions, whether it gives all answers, the same and
+        not of Protobuf). The result is kept."""
         with self._lock:
             if self._compared[0] is not registry:
                 outdated = self._frozen is not None and self._frozen is not registry

@@ -1,7 +1,7 @@
-"""The schemas of files that a person has named for topics: `.avsc`, `.proto`, or a compiled Protobuf descriptor set.
+"""The schemas of files that the user has named for topics: `.avsc`, `.proto`, or a compiled Protobuf descriptor set.
 
-A file is read once. A `.proto` may import files below its own directory. Whether a text is a schema at all is found out
-when the first value is decoded, as for the schemas of a registry.
+A file is read once. A `.proto` may import files below its own directory. A text is parsed when the first value is
+decoded, like the schemas of a registry.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _COMPILED: Final = (".desc", ".pb", ".binpb", ".protoset", ".fds")
 
 
 def read_files(files: Iterable[TopicFile]) -> dict[str, Schema]:
-    """The schemas by subject, and what they import by `<subject>/<import>`. InvalidConfig for a file that cannot be a
-    schema; OSError."""
+    """The schemas by subject, and the files that they import by `<subject>/<import>`. Raises InvalidConfig for a file
+    that cannot be a schema, and OSError."""
     schemas: dict[str, Schema] = {}
     for file in files:
         schemas |= _Reading(file).schemas()
@@ -35,7 +35,7 @@ def read_files(files: Iterable[TopicFile]) -> dict[str, Schema]:
 
 
 class _Reading:
-    """Reads one file and what it imports, up to the limit for the text of a schema."""
+    """Reads one file and its imports, together up to the limit for the text of a schema."""
 
     def __init__(self, file: TopicFile) -> None:
         self._file = file
@@ -65,7 +65,7 @@ class _Reading:
         }
 
     def _imported(self, text: str) -> Iterator[tuple[str, str]]:
-        """The files below the directory that this text imports, at any depth. Others may be known to the compiler."""
+        """The name and text of each imported file below the directory, at any depth. The compiler may know others."""
         waiting, seen = [text], set[str]()
         while waiting:
             for name in imports(waiting.pop()):
