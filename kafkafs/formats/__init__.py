@@ -1,4 +1,4 @@
-"""Formats: how a message becomes bytes. `log` is not one of them: it is the log's own bytes, which are not rendered."""
+"""Formats: how a message becomes bytes. `log` is not a format: its bytes are the log's own and are never rendered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
 
 def by_name(name: str, tp: TopicPartition) -> Format:
-    """`txt`, `jsonl`, or a template (any text with a `%` or a backslash). Raises `templates.BadTemplate`."""
+    """The format `txt` or `jsonl`, or that of a template (a text with a `%` or a backslash). Raises
+    `templates.BadTemplate`."""
     if name == "txt":
         from kafkafs.formats.txt import Txt
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from storage.format.block import RecordBlock
 
 MOST_LINE_BYTES: Final = 64 << 20
-"""What a message may take in a file of the tree and in `kafkafs cat`."""
+"""The most bytes that a message may take in a file of the tree and in `kafkafs cat`."""
 
 
 def line_too_long(offset: int, size: int, path: Path | None = None) -> LineTooLong:

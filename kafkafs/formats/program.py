@@ -36,17 +36,17 @@ class Code(IntEnum):
     JSON = 6  # a string, {"base64":"…"} or null
     LENGTH = 7  # of bytes, in decimal; null is -1
     BINARY_LENGTH = 8  # 32-bit big-endian; null is -1
-    # Of columns behind a block's own:
-    EXTRA = 9  # start and length of bytes beside the block's buffer
-    EXTRA_OR_JSON = 10  # the same; if the length is below 0 what JSON writes of the two columns that follow
-    NUMBER_OR_NULL = 11  # a number in decimal; below 0 it is null
+    # For columns that come after a block's own:
+    EXTRA = 9  # start and length of bytes in a second buffer
+    EXTRA_OR_JSON = 10  # the same; if the length is below 0, the output of JSON for the next two columns
+    NUMBER_OR_NULL = 11  # a number in decimal; null if it is below 0
 
 
 class Operation(NamedTuple):
     """A code and the first column that it reads."""
 
     code: Code
-    column: int  # a RecordColumn, or one behind them
+    column: int  # a RecordColumn, or a column after these
 
 
 OFFSET = Operation(Code.NUMBER, RecordColumn.OFFSET)
@@ -65,8 +65,8 @@ _NOTHING = Operation(Code.NOTHING, RecordColumn.OFFSET)
 
 
 class Program(NamedTuple):
-    """`steps` as the kernel reads them: bytes to reserve, number of operations, and for each operation the end of the
-    literal before it, its code and its column. Immutable."""
+    """A format's operations as the kernel reads them. `steps`: bytes to reserve, number of operations, and for each
+    operation the end of the literal before it, its code and its column. Immutable."""
 
     steps: NDArray[np.int64]
     literals: bytes
@@ -88,7 +88,7 @@ class Program(NamedTuple):
 
 
 class ProgramFormat(Format):
-    """The Format that runs a program (`kafkafs.formats.program.Format`)."""
+    """The Format that runs a program."""
 
     def __init__(self, name: str, program: Program) -> None:
         self.name = name

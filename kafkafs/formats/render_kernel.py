@@ -5,8 +5,8 @@ Cython in pure-Python mode; the same file runs uncompiled with equal results, so
 length is checked against the buffer before it is used, each write against the space left in `out`.
 
 A format is a program: operations with a literal before each, run for every record (`program.py` builds them). The same
-functions measure and write: `write` is a constant at each outer call, so the compiler makes two of each. Writing first
-assumes that the worst case fits (six bytes for one); only near the end of `out` is a record measured before that.
+functions measure and write: `write` is a constant at each outer call, so the compiler makes two of each. A record is
+measured before it is written only near the end of `out`, where its worst case (six bytes for each) may not fit.
 
 A single long module, because compiled code of another module could not be inlined.
 """
@@ -375,9 +375,9 @@ def _record(
 ) -> Long:
     """Runs the program for one record; the position after it, or _OUTSIDE or _TIGHT.
 
-    `cells` is the record's cell in the first column of the block; each further column's is `stride` further. `program`:
-    the most bytes that all literals, numbers and names need, which fields before them leave free below `limit`; the
-    number of operations; for each of them the end of the literal before it, its code, and a column.
+    `cells` is the record's cell in the first column of the block; the cell of each next column is `stride` further.
+    `program` is as in `program.Program`: its first number is the most bytes that all literals, numbers and names take,
+    and every other field leaves these bytes free below `limit`.
     """
     i: Long
     code: Long
@@ -457,9 +457,9 @@ def run(
 ) -> tuple[int, int, bool]:
     """Renders whole records from `row` to `rows` into `out` from `position` on, until one does not fit.
 
-    `columns` are a RecordBlock's; `timestamp_types` has one element per batch. With `sizes` (one element per
-    record, otherwise empty) nothing is written: it gets the size in bytes of each record. `literals` must not be empty.
-    `extra`: the texts that further columns point into, which a program may name.
+    `columns` are a RecordBlock's; `timestamp_types` has one element per batch. If `sizes` is not empty, nothing is
+    written: the size in bytes of each record is put into it. `literals` must not be empty. `extra`: the buffer that
+    columns after the block's own point into.
     Returns (first row not done, position after the last record done, whether that row points outside its buffer).
     """
     batches: Long = timestamp_types.shape[0] if cython.compiled else len(timestamp_types)

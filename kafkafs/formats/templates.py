@@ -1,7 +1,7 @@
 r"""Templates like `%o %T %k %s\n`: kcat's format letters (`kcat -f`).
 
 As in kcat, a null prints nothing, except that a header's null value prints NULL. Numbers after a backslash follow C
-(`\x41`, `\0101`, `\65`); kcat's `\xNN` fails if the first digit is above 9, this one does not.
+(`\x41`, `\0101`, `\65`); kcat refuses `\xNN` if the first digit is above 9, kafkafs takes it.
 """
 
 from __future__ import annotations
