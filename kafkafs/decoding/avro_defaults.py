@@ -1,4 +1,4 @@
-"""Encoding the default of a field, which a schema has in JSON, as Avro data."""
+"""Encoding the default of a field, which the schema states in JSON, as Avro data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.format.block import encode_varint
 _MOST_BYTES: Final = 1 << 20
 _FLOATS: Final = {"float": "<f", "double": "<d"}
 _BITS: Final = {"int": 31, "long": 63}
-# Texts that libraries write for these numbers. The specification has none, because JSON has no such numbers.
+# Texts that libraries write for numbers that JSON lacks. Avro's specification does not mention them.
 _NOT_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "INF": "inf", "-INF": "-inf"}
 
 

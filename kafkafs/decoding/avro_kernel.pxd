@@ -1,6 +1,6 @@
-# What pure-Python mode has no words for: the upper half of a product of two 64-bit numbers, the zeros below the lowest
-# bit, the lower seven bits of each byte of a word next to each other, two digits for each number below 100, and the
-# order of bytes in a word. And the constants of avro_kernel.py.
+# C functions that pure-Python mode lacks: the upper half of a product of two 64-bit numbers, the number of zeros below
+# the lowest bit that is set, and the lower seven bits of each byte of a word, joined. Then two digits for each number
+# below 100, the order of bytes in a word, and the constants of avro_kernel.py.
 
 cdef extern from *:
     """
@@ -38,7 +38,7 @@ cdef enum:
     _SPARE = 64
     _FRAME = 4
 
-# What writes values, for `proto_kernel.py` too.
+# Functions that write values, for `proto_kernel.py` too.
 cdef long long _digits(unsigned char* out, long long position, unsigned long long rest, long long count) noexcept nogil
 cdef long long _digit_count(unsigned long long rest) noexcept nogil
 cdef long long _number(unsigned char* out, long long position, long long value) noexcept nogil

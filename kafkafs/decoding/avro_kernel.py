@@ -1151,10 +1151,10 @@ def run(
     """Decode data from `row` to `rows` into `out` from `position` on, until a text does not fit.
 
     `columns`: start and length of each datum in `buffer`, and its program's first instruction in `steps`, -1 for a row
-    to leave out. `results`, of five columns: where the text is in `out`, and how long; -1 if there is no text. Then the
-    fault (avro_program.DatumFault; 0: no fault), its position in the buffer, and the instruction. `stack` and
-    `scratch`: the caller's memory; the stack's length limits the depth. Returns (first row not done, position after the
-    last text). `out` may have changed beyond that position.
+    to leave out. `results`, five numbers for each row: where the text is in `out`, and its length, -1 if there is no
+    text; then the fault (avro_program.DatumFault; 0: none), its position in the buffer, and the instruction. `stack`
+    and `scratch`: the caller's memory; the stack's length limits the depth. Returns (first row not done, position after
+    the last text). `out` may have changed beyond that position.
     """
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     limit: Long = (out.shape[0] if cython.compiled else len(out)) - _SPARE

@@ -136,8 +136,8 @@ POWERS: Final = _powers()
 
 
 class Programs:
-    """Programs one after another in arrays that only grow: arrays stay valid after they are handed out. Threads can
-    share this; the lock guards adding."""
+    """Programs one after another in two arrays. Arrays that were handed out stay valid while programs are added.
+    Threads can share this; the lock guards adding."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -149,8 +149,8 @@ class Programs:
         self.arrays = self._steps, self._literals  # what the kernel runs; replaced when they are too small
 
     def add_avro(self, root: AvroType, *, length_before_bytes: bool = False) -> int:
-        """Add the program for data of this type; return its first instruction. `length_before_bytes`: data have a
-        length even if the type itself is `bytes`; the clients of Confluent's registry write none then."""
+        """Add the program for data of this type; return its first instruction. `length_before_bytes`: whether data of a
+        type that is itself `bytes` begin with a length, which the clients of Confluent's registry leave out."""
         return self.add(lambda assembler: assembler.assemble(root, length_before_bytes=length_before_bytes))
 
     def add_json(self) -> int:

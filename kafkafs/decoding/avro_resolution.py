@@ -135,7 +135,8 @@ _FORMS: Final = {
 
 
 def mismatch(writer: AvroType, reader: AvroType) -> str:
-    """The reason why two types that are no unions do not match, types within them aside; "" if they match."""
+    """The reason why two types, neither of them a union, do not match; "" if they do. Types within them are not
+    compared."""
     if writer.kind != reader.kind:
         promoted = reader.kind in _PROMOTIONS.get(writer.kind, ())
         return "" if promoted else f"{writer} is not read as {reader}"
@@ -153,8 +154,8 @@ def _same_name(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _branch(writer: AvroType, union: AvroType) -> AvroType | None:
-    """The branch that a value is read as: with the same type and full name, with the same type, or the first branch to
-    which the value is promoted."""
+    """The branch that a value is read as: the branch of the same type and full name, otherwise of the same type,
+    otherwise the first to which the value is promoted."""
     fitting = [branch for branch in union.branches if not mismatch(writer, branch)]
     same = [branch for branch in fitting if branch.kind == writer.kind]
     exact = [branch for branch in same if branch.name == writer.name]
@@ -322,7 +323,7 @@ class _Resolved:
         chosen = [symbol if symbol in known else reader.default for symbol in writer.symbols]
         self._assembler.enum(None if symbol is None else quoted(symbol) for symbol in chosen)
 
-    # Fields that the reader lacks become any JSON; only their length is checked.
+    # Fields that the reader lacks are written as JSON that nobody reads; only their length is checked.
 
     def _skip(self, writer: AvroType) -> None:
         assembler, kind = self._assembler, writer.kind

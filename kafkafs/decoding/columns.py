@@ -67,8 +67,8 @@ class ColumnDecoder:
         """Decode the first rows, as many as fit into `room` from `position` on; return them and the position after
         them.
 
-        `guids`: the header of each row that has one (`framing.find_guids`); the bytes of such a row begin with the
-        data. Raises ValueError if a row points outside `buffer`.
+        `guids`: by row, the headers that `guid_headers.find_guids` found; the bytes of such a row begin with the data.
+        Raises ValueError if a row points outside `buffer`.
         """
         starts, lengths = np.ascontiguousarray(starts), np.ascontiguousarray(lengths)
         numbers = np.empty(len(starts), np.int64)

@@ -1,5 +1,5 @@
 """`decoded.jsonl`: jsonl with keys and values decoded by their schemas, or by Kafka's definitions in its own topics
-(kafkafs/CONTRACT.md, "Formats")."""
+(kafkafs/CONTRACT.md, "Decoded values")."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ MOST_ROWS: Final = 1536
 
 
 class DecodedJsonl(Format):
-    """The Format for the records of one partition (`kafkafs.formats.program.Format`).
+    """The Format for the records of one partition.
 
-    A record renders to the same bytes as long as this object exists: it keeps the answers of `schemas`, also that an id
-    is unknown. To see schemas that came later, create another.
+    A record renders to the same bytes as long as this object exists: the object keeps the answers of `schemas`, and an
+    unknown id stays unknown. For schemas that were registered later, create another object.
     """
 
     name = "decoded.jsonl"
@@ -60,8 +60,8 @@ class DecodedJsonl(Format):
     def __init__(
         self, tp: TopicPartition, schemas: SchemaLookup, own: OwnTopicDecoder | None = None, before: bytes | None = None
     ) -> None:
-        """`own`: decodes records of Kafka's own topics, in any topic; `before`: begins a line in place of the
-        partition."""
+        """`own`: a decoder for records of Kafka's own topics, used whatever the topic's name. `before`: the beginning
+        of each line, in place of topic and partition."""
         programs = Programs()
         self._own = own or (OwnTopicDecoder(tp.topic) if tp.topic in GROUPS else None)
         self._keys = ColumnDecoder(schemas, f"{tp.topic}-key", programs)
@@ -124,7 +124,7 @@ class DecodedJsonl(Format):
             room.grow()
 
     def _decoded(self, block: RecordBlock, row: int, step: int, room: Room) -> Int64s | None:
-        """None if not even one row fits into the room."""
+        """The columns of `_window`; None if not even one row fits into the room."""
         original = block.columns[:, row : row + step]
         if self._own is not None:
             keys, values, position = self._own.decode(block.buffer, original, room)

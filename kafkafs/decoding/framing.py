@@ -1,4 +1,4 @@
-"""The prefix of a value that a schema registry knows: an id or a GUID, and the indexes of Protobuf."""
+"""Short texts of errors: the names of a schema may make them megabytes long."""
 
 from __future__ import annotations
 
@@ -13,6 +13,5 @@ MOST_SHOWN: Final = 300
 
 
 def shortened(text: str) -> str:
-    """Cut a long text to about 300 characters: its beginning, and its end, which says what is wrong. A schema's names
-    may be megabytes, and each message repeats them."""
+    """Cut a long text to about 300 characters: its beginning, and its end, which says what is wrong."""
     return text if len(text) <= MOST_SHOWN else f"{text[:100]}… {text[-200:]}"

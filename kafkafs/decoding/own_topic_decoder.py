@@ -24,7 +24,7 @@ class OwnTopicDecoder:
     """Decodes records of one of Kafka's own topics. Threads can share it, each with its own Room."""
 
     def __init__(self, group: str) -> None:
-        """`group`: of messages, usually a topic's name (storage.format.messages). KeyError."""
+        """`group`: a group of messages, usually a topic's name (storage.format.messages). KeyError for others."""
         self._messages = messages(group)
 
     def decode(self, buffer: Buffer, columns: NDArray[np.int64], room: Room) -> tuple[Decoded, Decoded, int]:

@@ -5,8 +5,8 @@ files that need no reference. An Any is shown plainly, as type_url and value, if
 schema has the type and the bytes do not fit it.
 
 The protobuf library asks a descriptor pool for such types, and refuses the whole message if a type is missing. So it
-gets `AnyTypes` in place of a pool; and before it writes a message as JSON, an Any to be shown plainly is replaced by
-another Any that contains it as a value, of a type with the same two fields.
+gets `AnyTypes` in place of a pool. And before it writes a message as JSON, each Any to be shown plainly is put as the
+value into another Any, whose type `kafkafs.PlainAny` has the same two fields.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class TooMuch(Exception):
 
 
 class AnyTypes:
-    """The message types that an Any in data of one schema may have, which the library uses like a pool. Threads can
-    share this. Once it has returned a type for a name, that never changes."""
+    """The message types that an Any in data of one schema may have; the library uses it like a descriptor pool. Threads
+    can share it. The type that it returns for a name never changes."""
 
     def __init__(self, compiled: Compiled, schemas: SchemaLookup | None) -> None:
         self._own = compiled.pool

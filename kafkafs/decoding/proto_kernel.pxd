@@ -1,4 +1,4 @@
-# The numbers of proto_kernel.py, which says what they are.
+# The constants of proto_kernel.py, explained there.
 
 cdef enum:
     _FULL = -1

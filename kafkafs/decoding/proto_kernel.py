@@ -5,11 +5,11 @@ The kernel writes ordinary messages and leaves everything else, also errors, to 
 oneof that occurs twice, a wire type other than the field's, invalid UTF-8, extensions, Any, FieldMask, maps of more
 than 256 entries. So the two never differ, and no rule about odd data is written twice.
 
-The kernel reads a message once, into a list of the fields that occur in it, three numbers each: the field's place in
-the program, and its value in two. It sorts the list by the fields' numbers, and writes it; so items of a list and
-entries of a map lie side by side. Types are numbers that `proto_program.py` makes. Every length is compared with the
-rest of the data before it is used, and nesting is limited. Cython in pure-Python mode, but this file does nothing
-uncompiled, because the library is faster then.
+The kernel reads a message once, into a list of the fields that occur in it: three numbers for each, the field's place
+in the program and the two numbers of its value. It sorts the list by the fields' numbers, so that items of a list and
+entries of a map lie side by side, and writes it. `proto_program.py` makes the numbers that describe types. Every length
+is compared with the rest of the data before it is used, and nesting is limited. Cython in pure-Python mode, but it
+works only compiled, because the library is faster than an uncompiled kernel.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Rooms:
         self._local = threading.local()
 
     def take(self) -> Room:
-        """Return this thread's room, which no other call gets until `keep`: a lookup may render during rendering."""
+        """Return this thread's room. Until `keep`, other calls get new rooms: a lookup may render during rendering."""
         room: Room | None = self._local.__dict__.pop("room", None)
         return Room(self._size) if room is None else room
 

@@ -1,4 +1,5 @@
-"""How to decode data of each schema of a topic's keys or values: by a program, with a library, or not at all."""
+"""Plans for decoding the data of each schema of a topic's keys or values: by a program, by the library, or not at
+all."""
 
 from __future__ import annotations
 
@@ -30,8 +31,8 @@ _MOST_UNKNOWN: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """How to decode one schema's data: the kernel's first instruction, or a decoder of single rows, or the reason why
-    the data cannot be decoded; the schema's id, -1 if it has none; and its name in errors, "" if the schema is
+    """How to decode one schema's data: from the kernel's instruction `entry` on, by the decoder `rows`, or not at all,
+    for the reason in `error`. `schema_id`: -1 if the schema has none. `name`: the schema's name in errors, "" if it is
     unknown."""
 
     entry: int = -1
@@ -42,13 +43,13 @@ class SchemaPlan:
 
 
 SchemaKey = int | bytes | UUID | None
-"""How data name their schema: by its id, by a GUID in a header (16 bytes), in AWS Glue's framing by a UUID; None: not
-at all, and the schema is in the file that the user names."""
+"""How data name their schema: by its id, by a GUID in a header (16 bytes), or by a UUID in AWS Glue's framing. None:
+the data name no schema, and the user names its file."""
 
 
 class SchemaPlans:
-    """Plans by `SchemaKey` for one subject, made at first use and then kept: answers about a schema never change, also
-    that it is unknown. Threads can share it; the lock guards the making."""
+    """Plans by `SchemaKey` for one subject. Each is made at first use and kept; a schema that was unknown stays
+    unknown. Threads can share it; the lock is held while a plan is made."""
 
     def __init__(
         self, schemas: SchemaLookup, subject: str, programs: Programs, reader: ValueColumn | None = None
