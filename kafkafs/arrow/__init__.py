@@ -1,4 +1,4 @@
-"""From a log to Arrow: scans for Python programs, and the modules that they share with Spark's data source.
+"""From a log to Arrow: scans for Python programs, SQL over them, and modules that Spark's data source uses too.
 
 In: one or several log directories, and a choice of messages. Out: record batches of pyarrow, or messages one by one.
 """

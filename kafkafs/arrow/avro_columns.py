@@ -56,7 +56,7 @@ class AvroColumn:
 
     def read(self, column: pa.Array, guids: Mapping[int, bytes]) -> tuple[pa.Array, Int64s, dict[int, str]]:
         """Return the values of a binary column, the ids of their schemas (-1: no schema), and errors by row. `guids`:
-        by row, the headers that name schemas (`framing.find_guids`)."""
+        by row, the headers that name schemas (`guid_headers.find_guids`)."""
         plain, starts, lengths = spans(column)
         ids, errors = np.empty(len(column), np.int64), dict[int, str]()
         parts: list[pa.Array] = []

@@ -53,7 +53,7 @@ class BlockTexts(NamedTuple):
 
 
 class Decoding:
-    """Decodes the block that is being added, once for all its columns. For one task; not thread-safe.
+    """Decodes one block after another, each once for all columns of its texts. For one task; not thread-safe.
 
     `step`: how many records may be decoded at once. `sides`: keys, values or both.
     """
@@ -107,9 +107,9 @@ def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: SchemaPlaces)
 
 @lru_cache(maxsize=4)
 def schemas_for(paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaSource:
-    """The schemas for log directories that are read as one: those at `schemas`, which may name a directory and files.
-    Without a directory, those in the topic `_schemas` of one of the log directories are used. The process keeps what it
-    has read. InvalidOption if there are none; StorageError, OSError."""
+    """The source of schemas for log directories that are read as one: the directory and the files that `schemas` names.
+    If it names no directory, the topic `_schemas` of one of the log directories. The process keeps the source.
+    InvalidOption if there are no schemas; StorageError, OSError."""
     if schemas.directory is not None:
         source: SchemaSource = schemas_at(schemas.directory)
     else:

@@ -206,8 +206,8 @@ class Database:
             self._tables[name].scan()
 
     def _chosen(self, statement: str) -> dict[str, str]:
-        """The topics by their names as DuckDB compares them, without regard to case. If several topics have the same
-        name then, the one that the statement spells exactly; none of them if it also has other spellings."""
+        """The topics by their names as DuckDB compares them, without regard to case. Of several topics with the same
+        name, the topic that the statement spells exactly; none if it spells several of them."""
         chosen: dict[str, list[str]] = {}
         for topic in self._log.topics:
             chosen.setdefault(topic.casefold(), []).append(topic)

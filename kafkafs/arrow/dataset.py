@@ -4,7 +4,7 @@ DuckDB and polars take an instance of a subclass like pyarrow's own: they call `
 columns and an expression. pyarrow does not show an expression's parts, but it can say whether the expression may be
 true under a condition ("may it be true, with an offset below 100?"). So bisection finds the offsets and times between
 which a filter may hold, and only these messages are read; then the filter is applied to the batches. A key that the
-filter demands is searched in its text, and confirmed by such a question.
+filter demands is taken from the filter's text, and confirmed by such a question.
 """
 
 from __future__ import annotations

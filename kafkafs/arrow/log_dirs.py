@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from storage.tier.tier import Tier
 
 
-_MOST_LOOKS: Final = 10  # for a partition that has always moved since the last look
+_MOST_LOOKS: Final = 10  # for a partition that moves after every look
 _Read = TypeVar("_Read")
 
 
@@ -35,7 +35,7 @@ class InvalidOption(ValueError):
 
 class LogDirs:
     """Log directories, read-only, as of the last `refresh`. Thread-safe: a `refresh` by one thread takes effect in all
-    threads at once. Pickled, the directories are opened again."""
+    threads at once. Unpickling opens the directories again."""
 
     def __init__(self, paths: Sequence[Path], tier: Tier | None = None) -> None:
         """InvalidOption if the directories belong to different clusters; OSError."""
@@ -54,7 +54,7 @@ class LogDirs:
         return ", ".join(str(directory.path) for directory in self.directories)
 
     def refresh(self) -> None:
-        """List the directories again in which partitions were added or removed. OSError."""
+        """List again those directories in which partitions were added or removed. OSError."""
         with self._lock:
             for directory in self.directories:
                 directory.refresh()
@@ -70,7 +70,7 @@ class LogDirs:
             return sorted({number for directory in self.directories for number in _numbers(directory, topic)})
 
     def absent(self) -> list[TopicPartition]:
-        """The partitions that one of the directories knows and none contains, ascending: see LogDir.absent."""
+        """The partitions that a directory knows of and no directory contains, ascending: see LogDir.absent."""
         with self._lock:
             missing = {tp for directory in self.directories for tp in directory.absent()}
             return sorted(tp for tp in missing if not self._having_locked(tp))

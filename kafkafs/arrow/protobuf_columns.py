@@ -138,7 +138,7 @@ class _ReadAs:
     def __init__(self, schemas: SchemaLookup, reader: Schema, name: str) -> None:
         self._schemas, self._reader, self._name = schemas, reader, name
         self.others: dict[int, str] = {}
-        self.has_file = False  # values without an id are those of a file, once it was asked for
+        self.has_file = False  # whether the schema of values without an id is in a file; known after `of_file`
 
     def by_id(self, schema_id: int, subject: str | None = None) -> Schema | None:
         return self._as_reader(self._schemas.by_id(schema_id, subject))
@@ -176,7 +176,7 @@ def _is_true(content: Any) -> bool:
     return content in (True, "true")  # a map's key is a text
 
 
-_FIRST: Final = (0,)  # ignored where a person has named the type
+_FIRST: Final = (0,)  # ignored where the user has named the type
 _JSON: Final = _Converter(pa.string(), partial(json.dumps, ensure_ascii=False, separators=(",", ":")))
 _INT32: Final = _Converter(pa.int32(), int, 0)
 _INT64: Final = _Converter(pa.int64(), int, 0)

@@ -20,7 +20,7 @@ class Type(Protocol):
 
 
 Form = Callable[[str, Type], str]
-"""A function of SQL of a value, and the value's type, to SQL of the same value in another form."""
+"""A function that takes the SQL of a value, and its type, and returns the SQL of the same value in another form."""
 
 _INTEGERS: Final = frozenset(
     f"{sign}{size}" for sign in ("", "u") for size in ("tinyint", "smallint", "integer", "bigint", "hugeint")

@@ -358,7 +358,7 @@ class _StringColumn(_BytesColumn):
 
 
 class _PartsColumn:
-    """A column whose rows `part` makes block by block: it returns an array, and how many bytes that counts as."""
+    """A column whose rows `part` makes block by block: it returns an array, and the number of bytes to count for it."""
 
     def __init__(self, part: Callable[[TopicPartition, RecordBlock], tuple[pa.Array, int]]) -> None:
         self.size_bytes = 0

@@ -47,8 +47,8 @@ TYPED: Final = "value_bytes"  # a column that only typed values have: the bytes 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A place that was skipped, and why. `offsets`: the lost ones, as far as they are known; `position`: of damage, in
-    the file that `why` names."""
+    """A place that was skipped, and why. `offsets`: the lost offsets, if known; `position`: where damage begins in the
+    file that `why` names."""
 
     partition: TopicPartition
     why: str
@@ -61,7 +61,8 @@ class ScanStopped(Exception):
 
 
 class ScanProgress:
-    """The bytes and places that all passes of a scan have read and skipped, and whether they go on. Thread-safe."""
+    """The bytes that all passes of a scan have read, the places that they have skipped, and whether to stop them.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -114,8 +115,8 @@ class Part:
     latest: ChosenOffsets | None = None
 
     def narrowed(self, record_filter: RecordFilter) -> Part:
-        """Return the messages of this part that also pass `record_filter`. A key that the scan itself has chosen
-        remains."""
+        """Return the messages of this part that also pass `record_filter`. If the scan itself has a key, that key
+        stays."""
         first, last = self.split.start_offset, self.split.end_offset
         start, end = (
             max(first, record_filter.first),

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TypedForm:
-    """A worker's instructions: read the values of `topic` as the schema `schema_id`; a negative number is that of the
-    file that the user names (`_number`)."""
+    """A worker's instructions: read the values of `topic` as the schema `schema_id`. A negative number stands for the
+    schema of the file that the user names (`_number`)."""
 
     topic: str
     schema_id: int
@@ -106,8 +106,8 @@ class TypedValues:
     """Turns the values of Arrow batches into typed columns. For one task; not thread-safe."""
 
     def __init__(self, form: TypedForm, *, keep_headers: bool = True) -> None:
-        """The batches have a column of headers, which name the schemas of some values. `keep_headers`: do not remove
-        it."""
+        """The batches must have the column `headers`, because headers name the schemas of some values. Without
+        `keep_headers` it is removed."""
         source = schemas_for(form.paths, form.schemas)
         self._column = _column(form, source)
         self._keep_headers = keep_headers
@@ -137,7 +137,7 @@ class TypedValues:
 
 
 def _number(schema: Schema) -> int:
-    """The id of a schema, or for the schema of a file a negative number, which differs for another one."""
+    """The id of a schema; for the schema of a file a negative number, which changes with its content."""
     if not schema.file:
         return schema.schema_id
     return -1 - crc32(f"{schema.schema_type} {schema.message} {schema.text}".encode())
