@@ -38,7 +38,7 @@ from storage.types import Isolation, TopicPartition
 
 EARLIEST: Final = -2  # KafkaOffsetRangeLimit
 LATEST: Final = -1
-# A key next to the topics in a stream's first offset (`stream`), which no topic can have as its name.
+# Keys next to the topics in a stream's offsets (`stream`, `read_marks`), which no topic can have as its name.
 INITIAL: Final = "@initial"
 READ: Final = "@read"
 
@@ -68,8 +68,8 @@ class Partitions:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading begins or ends: an offset, EARLIEST or LATEST, or with `is_time` a time in epoch milliseconds;
-    either a number for every partition, or a number for each."""
+    """Where reading begins or ends: an offset, EARLIEST or LATEST, or with `is_time` a time in epoch milliseconds.
+    `at`: the same number for all partitions, or a number for each."""
 
     at: int | Mapping[TopicPartition, int]
     is_time: bool = False

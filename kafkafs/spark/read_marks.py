@@ -1,4 +1,4 @@
-"""Marks of how far a streaming query has read, by which it notices that the log has lost those messages since.
+"""Marks of how far a streaming query has read. They show whether the log has lost these messages since.
 
 An end offset in a checkpoint holds, under "@read", {"topic":{"id":…,"epochs":{"partition":epoch}}}: the topic's id, and
 the leader epoch of the message before the end. Unknown ids and epochs are left out. storage.log.lineage gives reasons.
@@ -23,7 +23,7 @@ def read_marks(log_dirs: LogDirs, ends: Mapping[TopicPartition, int]) -> dict[st
     """Return the marks for these end offsets. StorageError, OSError."""
     topics: dict[str, Any] = {}
     for tp, end in sorted(ends.items()):
-        with suppress(UnknownTopicOrPartition):  # it has just gone, which `partitions` reports
+        with suppress(UnknownTopicOrPartition):  # it was just removed; `partitions` reports that
             marks = topics.setdefault(tp.topic, {"id": _topic_id(log_dirs, tp), "epochs": {}})
             epoch = log_dirs.log(tp).snapshot().epochs.epoch_at(end - 1) if end else None
             if epoch is not None:

@@ -1,1 +1,1 @@
-"""Spark jobs: export and stats. Each is a function in this package and a command of `kafkafs spark`."""
+"""Spark jobs: the export to Parquet, a function in this package and the command `kafkafs spark export`."""

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from storage.tier.tier import Tier
 from kafkafs.spark.jobs.quarantine import BadBytes, merged, stage
 
-# The largest share of a log for a task, in file bytes: it is repeated if a worker dies, and is about a file's size.
+# The most bytes of a log's files for one task. If a worker dies its task is repeated; a task writes about one file.
 _TASK_BYTES: Final = 256 << 20
 _TASKS_PER_CORE_AND_SET: Final = 8
 
@@ -50,10 +50,10 @@ class ExportOptions:
     """How to export.
 
     `keep_damage`: batches that fail their checks go to the quarantine table and do not fail the export. `allow_loss`:
-    neither do messages that retention removed before they were exported (the set records them), and partitions that the
-    cluster has and the directory lacks. `headers`: adds a column of that name, as includeHeaders does in Spark's Kafka
-    source. `decode`: values are typed columns (`typed_values`), by the schemas at `schemas` or in the log directory.
-    `tier`: has remote segments. All files of a directory have the same columns and isolation level.
+    the export also goes on without messages that retention removed before (the set records them), and without
+    partitions that the cluster has and the directory lacks. `headers`: adds this column, as includeHeaders does in
+    Spark's Kafka source. `decode`: values are typed columns (`typed_values`), by the schemas at `schemas` or in the log
+    directory. `tier`: has remote segments. All files of a directory have the same columns and isolation level.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED

@@ -44,9 +44,9 @@ _STATISTICS: Final = ("partition", "offset", "timestamp", "timestampType")
 class DayFiles:
     """The files of one range of offsets of one partition, one or more for each day. Must be closed or abandoned.
 
-    `columns`: names of `rows`. `transform`: makes other columns of theirs, row by row. Days may come in any order; if
-    there are too many to keep all files open, a day gets several files. A timestamp that microseconds cannot express
-    becomes null: `beyond` counts such messages.
+    `columns`: names of columns that `arrow.rows` makes. `transform`: replaces columns of each batch, row by row. Days
+    may come in any order; if there are too many to keep all files open, a day gets several files. A timestamp that
+    microseconds cannot express becomes null: `beyond` counts such messages.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class BadBytes:
 
 
 def merged(found: Iterable[BadBytes]) -> list[BadBytes]:
-    """Each once, by partition and offset: damage where a log was divided is found by the tasks on both sides."""
+    """Each damage once, by partition and offset: where a log was divided, the tasks on both sides find the same."""
     merged: dict[tuple[str, int], BadBytes] = {}
     for bad in found:
         other = merged.setdefault((bad.path, bad.position), bad)

@@ -32,9 +32,10 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session, stopped afterwards if it was started here. `settings` override all others; `show_progress`: on stderr.
 
-    Without `master`, the one that spark-submit or spark-defaults.conf names, otherwise all cores of this machine. What
-    a JVM that is started here, and its Python workers, write to stderr goes to a temporary file, which is removed
-    unless Spark fails: then the error names it. StorageError when Spark does not start (usually for lack of Java).
+    Without `master`, spark-submit or spark-defaults.conf names the master, otherwise Spark uses all cores of this
+    machine. A JVM that is started here, and its Python workers, write to a temporary file instead of stderr. The file
+    is removed unless Spark fails: then the error names it. StorageError if Spark does not start, usually for lack of
+    Java.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
@@ -97,8 +98,8 @@ def _in_new_jvm(name: str, settings: Mapping[str, str], descriptor: int, log: Pa
 
 @contextmanager
 def _no_imports_from_here() -> Iterator[None]:
-    """For the start of a JVM. It starts workers with `python -m`, which would import from the working directory, and
-    that may be a stranger's log directory."""
+    """Keep the workers of a JVM that is started meanwhile from importing from the working directory, as `python -m`
+    does: it may be a stranger's log directory."""
     before = os.environ.get(_SAFE_PATH)
     os.environ[_SAFE_PATH] = "1"
     try:
@@ -111,8 +112,8 @@ def _no_imports_from_here() -> Iterator[None]:
 
 @contextmanager
 def _progress_shown(log: int) -> Iterator[int]:
-    """A descriptor to write to, for a process that is started meanwhile: what it writes goes to `log`, which is closed
-    in the end, but progress bars go to stderr."""
+    """A descriptor for the output of a process that is started meanwhile: progress bars go on to stderr, everything
+    else to `log`, which is closed in the end."""
     reading, writing = os.pipe()
     # Nobody waits for this thread: the JVM holds the other end for as long as this process lives.
     sorting = Thread(target=_sort, args=(reading, log), daemon=True)
@@ -142,7 +143,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _defaults(show_progress: bool) -> dict[str, str]:
-    """Quiet, and nothing listening: what a command wants that ends when its work is done."""
+    """Settings for a command: Spark's JVM logs only errors, and does not listen for browsers."""
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": str(show_progress).lower(),
