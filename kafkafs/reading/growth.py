@@ -28,7 +28,7 @@ from kafkafs.reading.layout import (
     offset_before,
     spans_from,
 )
-from kafkafs.reading.selection import Question, Selection, start_of_time
+from kafkafs.reading.selection import Question, Selection, end_of_time
 from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone, StorageError
 from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.segment import Segment
@@ -55,6 +55,12 @@ class Shown:
     looked_at: tuple[Segment, ...]
     tally: Tally
     ends: Ends | None = None
+    rest: Rest | None = None
+
+    @property
+    def is_estimated(self) -> bool:
+        """Whether the size may be wrong, because not everything has been measured."""
+        return self.ends is not None or self.rest is not None
 
 
 DEFAULT_EXACT_BELOW = 1 << 30  # measured in about a second
@@ -80,9 +86,18 @@ class SizeWasEstimated(StorageError):
 # Once everything is measured, an anchored handle goes on if the estimate was right by chance. Otherwise it can go on
 # at its back, but its gap cannot be filled: reads there fail.
 #
-# A range of times that lies in the past has no back: its last messages may be anywhere after the messages of that time,
-# because any message may be late. A read at its end measures everything first. The handle's reads at the front stay
-# right then, because the gap is estimated to be large.
+# Any message may be late, so a range of times that lies in the past would have to be read to the log's end. Instead, it
+# is first the view of a log that ends a little behind the messages of that time (`body`), which may have a gap itself.
+# What the log has then (`rest`) is measured when a reader reads at the end: late messages come after the others anyway,
+# as if they were appended.
+
+
+class Rest(NamedTuple):
+    """The parts of a range of times that lies in the past: `body`, which is shown, and `later`, the messages of that
+    time that have been appended since the view began. Between the two there may be more."""
+
+    body: Shown
+    later: Shown
 
 
 class Ends(NamedTuple):
@@ -114,7 +129,12 @@ class Growth:
         start = selection.start_offset
         layout = Layout.of(Cursor(start), (), NO_TIMESTAMP, complete=False)
         shown = Shown(snapshot, selection, self._make_plan(selection), layout, (), Tally(start, 0))
-        return self._begun_at_ends(shown) if self._is_large(shown) else self._grown(shown, snapshot)
+        behind = self._likely_end(shown)
+        if behind is None:
+            return self._begun(shown)
+        body = self._begun(replace(shown, selection=replace(selection, end_offset=behind)))
+        later = self._grown(_from(shown, self._end(shown, snapshot), None), snapshot)
+        return _with_rest(selection, Rest(body, later))
 
     def follow(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
         """The state of a view now, for a reader that opened it when it showed `shown`. LogTruncated; SegmentGone and
@@ -123,6 +143,9 @@ class Growth:
             return shown
         if snapshot.generation != shown.snapshot.generation:
             raise LogTruncated(f"{snapshot.tp} was truncated while this file was open", advice="Open it again")
+        if shown.rest is not None:
+            body, later = self.follow(shown.rest.body, snapshot), self._grown(shown.rest.later, snapshot)
+            return _with_rest(shown.selection, Rest(body, later))
         if shown.ends is None:
             return self._grown(shown, snapshot)
         back = shown.ends.back
@@ -133,6 +156,11 @@ class Growth:
         before the gap. A reader that continues there gets the messages of one step, which may be fewer than it asks
         for. Errors as `follow`; SegmentGone also if messages in the gap have been deleted; SizeWasEstimated."""
         shown = self.follow(shown, snapshot)
+        if shown.rest is not None and start < shown.layout.end:
+            body = self.reach(shown.rest.body, snapshot, start, min(end, shown.layout.end), seen)
+            return _with_rest(shown.selection, shown.rest._replace(body=body))
+        if shown.rest is not None:
+            shown = self._with_rest_measured(shown, shown.rest.body, snapshot)
         while not shown.layout.covers(start, min(end, shown.layout.size)):
             shown = self._nearer(shown, snapshot, start, end, seen)
             if start <= seen and shown.layout.covers(start, start + 1):
@@ -185,35 +213,48 @@ class Growth:
         visible, end_offset = visible_end(snapshot, self._question.isolation), shown.selection.end_offset
         return visible if end_offset is None else min(visible, end_offset)
 
+    def _begun(self, shown: Shown) -> Shown:
+        return self._begun_at_ends(shown) if self._is_large(shown) else self._grown(shown, shown.snapshot)
+
     def _begun_at_ends(self, shown: Shown) -> Shown:
         snapshot = shown.snapshot
         front = self._grown(shown, snapshot, most=self._step)
         cursor, end = shown.layout.cursor, self._end(shown, snapshot)
         first = offset_before(snapshot, end, self._step)
-        if self._bytes(snapshot, front.layout.cursor, first) <= self._step:
+        between = self._bytes(snapshot, front.layout.cursor, first)
+        if between <= self._step:
             return self._grown(front, snapshot)
-        measured = self._bytes(snapshot, cursor, _covered(front))
-        rendered, back, least = front.layout.size, None, _FIRST_STEP
-        likely_end = self._likely_end(shown, end)
-        if likely_end > first:
-            likely_end, least = first, 1
-            back = self._grown(_from(shown, first, shown.selection.end_offset), snapshot)
-            measured += self._bytes(snapshot, Cursor(first), end)
-            rendered += back.layout.size
-        between = self._bytes(snapshot, front.layout.cursor, max(likely_end, _covered(front)))
-        gap = max(least, between * rendered // max(1, measured) if rendered else between)
+        back = self._grown(_from(shown, first, shown.selection.end_offset), snapshot)
+        measured = self._bytes(snapshot, cursor, _covered(front)) + self._bytes(snapshot, Cursor(first), end)
+        rendered = front.layout.size + back.layout.size
+        gap = max(1, between * rendered // max(1, measured) if rendered else between)
         return _joined(Ends(front, back, front.layout.size + gap, self._step), snapshot)
 
-    @staticmethod
-    def _likely_end(shown: Shown, end: int) -> int:
-        """Up to which offset the messages of a view probably are: in a range of times that lies in the past, those that
-        are not late."""
-        times = shown.selection.time_range
-        if times is None or times.end_ms is None:
-            return end
+    def _likely_end(self, shown: Shown) -> int | None:
+        """The offset behind which the messages of a range of times are late; None if the range does not lie in the
+        past, or nobody would have to wait long for what is behind this offset."""
+        times, snapshot = shown.selection.time_range, shown.snapshot
+        if times is None or times.end_ms is None or not self._is_large(shown):
+            return None
         with suppress(StorageError):  # damage: reading reports it
-            return min(end, start_of_time(shown.snapshot, times.end_ms))
-        return end
+            behind = end_of_time(snapshot, times.end_ms, _LATE_STEPS * self._step)
+            behind = max(behind, shown.selection.start_offset)
+            if self._is_large(_from(shown, behind, shown.selection.end_offset)):
+                return behind
+        return None
+
+    def _with_rest_measured(self, shown: Shown, body: Shown, snapshot: LogSnapshot) -> Shown:
+        """The view with all messages that the log has after its body."""
+
+        def opened(part: Shown) -> Shown:
+            selection = replace(part.selection, end_offset=shown.selection.end_offset)
+            return replace(part, selection=selection, layout=replace(part.layout, complete=False))
+
+        if body.ends is None:
+            return self._further(opened(body), snapshot, None)
+        front, back = opened(body.ends.front), body.ends.back
+        back = None if back is None else self._further(opened(back), snapshot, None)
+        return _joined(body.ends._replace(front=front, back=back), snapshot)
 
     def _bytes(self, snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None = None) -> int:
         """The bytes of files from a cursor on."""
@@ -240,13 +281,14 @@ class Growth:
             back, position = None, shown.layout.size
         return _joined(Ends(front, back, position, min(2 * step, _MOST_STEP), anchored), snapshot)
 
-    def _further(self, front: Shown, snapshot: LogSnapshot, most: int | None) -> Shown:
-        if snapshot.log_start_offset > _covered(front):
+    def _further(self, part: Shown, snapshot: LogSnapshot, most: int | None) -> Shown:
+        """`_grown`, of a part that may end at messages that have been deleted."""
+        if snapshot.log_start_offset > _covered(part):
             raise SegmentGone(
                 f"messages of {snapshot.tp} that this file had have been deleted before they were read",
-                offset=_covered(front), advice="Open it again",
+                offset=_covered(part), advice="Open it again",
             )  # fmt: skip
-        return self._grown(front, snapshot, most)
+        return self._grown(part, snapshot, most)
 
     def _further_back(self, shown: Shown, snapshot: LogSnapshot, start: int, seen: int) -> Shown:
         """The view with more messages at the beginning of its back, down to the position `start` if the estimate was
@@ -332,6 +374,7 @@ class Growth:
         return selection, Tally(visible, tally.messages + count_messages(snapshot, tally.offset, visible, isolation))
 
 
+_LATE_STEPS = 4  # of files, measured after the last message of a time that is not late
 _LEAST_STEP = 64  # of files
 _FIRST_STEP = 1 << 20
 _MOST_STEP = 32 << 20
@@ -340,6 +383,14 @@ _MOST_STEP = 32 << 20
 def _unlisted(runs: Iterable[Run], snapshot: LogSnapshot) -> frozenset[Segment]:
     listed = set(snapshot.segments)
     return frozenset(run.segment for run in runs if run.segment not in listed)
+
+
+def _with_rest(selection: Selection, rest: Rest) -> Shown:
+    """The view of a range of times whose body is shown."""
+    body, later = rest.body, rest.later.layout
+    greatest = max(body.layout.greatest, later.greatest)
+    layout = replace(body.layout, greatest=greatest, complete=False, behind=later.size)
+    return replace(body, selection=selection, layout=layout, rest=rest)
 
 
 def _joined(ends: Ends, snapshot: LogSnapshot) -> Shown:
@@ -394,7 +445,7 @@ def _moved(runs: Iterable[Run], by: int) -> tuple[Run, ...]:
 
 
 def _covered(shown: Shown) -> int:
-    """The offset below which a front has all messages."""
+    """The offset below which a part of a view has all messages."""
     return shown.layout.cursor.next_offset
 
 

@@ -48,7 +48,8 @@ class Layout:
     """All runs of a view, in order, without gaps other than `gap`. `cursor`: the messages that they cover, up to the
     gap. `greatest`: the greatest timestamp in them, -1 if there is none or it is unknown. `complete`: nothing appended
     later belongs to it (`Selection`). `unlisted`: segments that the log no longer lists, whose files may vanish at any
-    time."""
+    time. `behind`: nobody has measured what the log has after the last run, but for so many bytes of it; None if
+    everything is measured."""
 
     cursor: Cursor
     runs: tuple[Run, ...] = ()
@@ -57,6 +58,7 @@ class Layout:
     unlisted: frozenset[Segment] = frozenset()
     starts: tuple[int, ...] = field(default=(), compare=False)
     gap: Gap | None = None
+    behind: int | None = None
 
     @staticmethod
     def of(
@@ -70,20 +72,27 @@ class Layout:
         return Layout(cursor, tuple(runs), greatest, complete, unlisted, tuple(run.start for run in runs), gap)
 
     @property
-    def size(self) -> int:
-        """Bytes of the view; an estimate if it has a gap."""
+    def end(self) -> int:
+        """The position after the last run."""
         end = self.runs[-1].end if self.runs else 0
         return end if self.gap is None else max(end, self.gap.end)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the view; an estimate if it has a gap or something behind its end."""
+        return self.end + (self.behind or 0)
+
     def covers(self, position: int, end: int) -> bool:
         """Whether the bytes from `position` to `end` can be read: they are before the gap, or after it and the reader
-        has seen the bytes there."""
+        has seen the bytes there, and not behind the last run."""
         gap = self.gap
+        if self.behind is not None and max(position + 1, end) > self.end:
+            return False
         return gap is None or end <= gap.start or (gap.anchored and position >= gap.end)
 
     def end_from(self, position: int) -> int:
         """Up to where bytes can be read from `position` on."""
-        return self.size if self.gap is None or position >= self.gap.end else self.gap.start
+        return self.end if self.gap is None or position >= self.gap.end else self.gap.start
 
     @property
     def may_fail(self) -> bool:

@@ -199,16 +199,14 @@ class TimePlan(RenderedPlan):
     def _measured(self, snapshot: LogSnapshot, span: Span, end: int) -> Extent:
         """The span's segment, measured up to the file position `end`; only the wanted part, if it is short, or if more
         would have to be measured before the span than in it."""
-        if span.natural:
-            extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
-            if extent is not None:
+        extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
+        if extent is not None:
+            return extent
+        is_short = not span.natural and end - span.start < _SHORT_BYTES
+        if is_short or span.start > end - span.start:
+            extent = self._filtered(snapshot, span, span.start, end, grows=span.natural)
+            if not extent.pieces.is_damaged:
                 return extent
-            if span.start > end - span.start:
-                extent = self._filtered(snapshot, span, span.start, end, grows=True)
-                if not extent.pieces.is_damaged:
-                    return extent
-        elif end - span.start < _SHORT_BYTES:
-            return self._filtered(snapshot, span, span.start, end, grows=False)
         return self._index.whole(snapshot, span.segment, self._rendition, end)
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:

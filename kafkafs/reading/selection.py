@@ -11,6 +11,8 @@ import numpy as np
 
 from kafkafs.reading import block_kernel
 from kafkafs.reading.range_names import LastDuration, LastMessages, OffsetsCount, OffsetSpec, TimeBetween, TimeSpec
+from kafkafs.reading.times import first_timestamp
+from storage.format.batches import times_of
 from storage.log.counting import count_messages, nth_message, visible_end
 from storage.log.greatest_timestamp import may_reach, position_for_timestamp
 from storage.types import MAX_OFFSET, NO_TIMESTAMP, Isolation, TimeRange
@@ -198,6 +200,24 @@ def start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
         if may_reach(snapshot, segment, start_ms):
             return max(snapshot.log_start_offset, _start_in_segment(snapshot, segment, start_ms))
     return snapshot.log_end_offset
+
+
+def end_of_time(snapshot: LogSnapshot, end_ms: int, late_bytes: int) -> int:
+    """An offset behind which a message with a timestamp < `end_ms` is late, as far as the first batches of segments and
+    the time indexes show. Messages within `late_bytes` of files after the first one that is not are before it."""
+    segments = snapshot.segments
+    for slot in reversed(range(len(segments))):
+        segment = segments[slot]
+        if not NO_TIMESTAMP < first_timestamp(snapshot, segment) < end_ms:
+            continue
+        behind = segments[slot + 1].base_offset if slot + 1 < len(segments) else snapshot.log_end_offset
+        position = position_for_timestamp(snapshot, segment, end_ms) + late_bytes
+        end = snapshot.end_position(segment)
+        batch = segment.batch_at(segment.floor_position(position, end), end) if position < end else None
+        if batch is None or times_of(batch, 0)[0] < end_ms:  # one message was far too early there
+            return behind
+        return max(segment.base_offset, int(batch.base_offset[0]))
+    return snapshot.log_start_offset
 
 
 def _start_in_segment(snapshot: LogSnapshot, segment: Segment, start_ms: int) -> int:

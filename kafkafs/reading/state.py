@@ -308,9 +308,9 @@ class ViewState:
             return False
         if isinstance(self._question.times, LastDuration):
             return snapshot is last.shown.snapshot and self.clocks.monotonic() - last.begun <= _FIXED_S
-        if snapshot is self._fresh_at and snapshot is last.shown.snapshot and last.shown.ends is None:
+        if snapshot is self._fresh_at and snapshot is last.shown.snapshot and not last.shown.is_estimated:
             return True
-        if last.shown.ends is not None and self._growth.is_measured(last.shown, snapshot):
+        if last.shown.is_estimated and self._growth.is_measured(last.shown, snapshot):
             return False
         return self._growth.would_begin_alike(last.shown, snapshot, self.clocks.now_ms())
 

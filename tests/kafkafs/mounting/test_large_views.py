@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage.format.compression import Codec
-from tests.support.live_log import LiveLog
+from tests.support.live_log import START_MS, LiveLog
 from tests.support.mounts import requires_fuse, run_kafkafs
 from tests.support.serving_processes import fails_with, watched
 from tests.support.waiting import wait_for
@@ -78,6 +78,17 @@ def test_tools_that_read_to_the_end_get_everything(log, partition, command):
         file = partition / name
         assert run(*command, f"if={file}" if command[0] == "dd" else file) == expected, name
         assert file.stat().st_size == len(expected), name
+
+
+def test_the_ends_of_a_range_that_is_over(log, tmp_path):
+    first, last = log.next_offset // 3, log.next_offset // 3 + 40
+    lines = text(log.messages[first:last]).splitlines(keepends=True)
+    name = f"t/0/time/{START_MS + first * 1000}--{START_MS + last * 1000}.txt"
+    for count in (3, 1000):
+        with watched(tmp_path / "logs", tmp_path / "mnt", "-o", "exact_below=64k") as mount:
+            assert run("tail", "-n", count, mount.path / name) == b"".join(lines[-count:])
+            assert run("tac", mount.path / name) == b"".join(lines[::-1])
+            assert run("cat", mount.path / name) == b"".join(lines)
 
 
 def test_positions_count_from_the_beginning_unless_they_lie_at_the_end(log, partition):

@@ -261,10 +261,11 @@ class Known:
         self._shown |= dict.fromkeys(range(position, position + len(data)), shifts[0])
 
 
-def wander(tree, live, seed, reads=40, path=PATH, wanted=lambda _offset, _timestamp: True):
+def wander(tree, live, seed, reads=40, path=PATH, wanted=lambda _offset, _timestamp: True, late=b""):
+    """`late`: what comes after the last messages that the file showed when it was opened."""
     rng = random.Random(seed)
     handle = opened(tree, path)
-    shift = len(live.text(wanted)) - handle.size
+    shift = len(live.text(wanted).removesuffix(late)) - handle.size
     known, position = Known(shift), 0
     failures = 0
     for _ in range(reads):
@@ -343,11 +344,20 @@ def is_past(path):
     return path.removeprefix("/t/0/").removesuffix(".txt") in PAST
 
 
+def on_time(live, path, wanted):
+    """The text of a range without its late messages, and that of these: a past range shows them when it has been read
+    to its end."""
+    late_from = 1850 if is_past(path) else live.next_offset
+    early = live.text(lambda offset, stamp: wanted(offset, stamp) and offset < late_from)
+    return early, live.text(wanted).removeprefix(early)
+
+
 @pytest.fixture(params=RANGES)
 def ranged(tmp_path, request):
     """A log with late messages at its end, and a range of it: path, and which messages it has."""
     live = LiveLog(tmp_path / "log", Codec.LZ4)
     fill(live, SIZES["longer at the end"])
+    assert live.next_offset == 1850
     live.append(b"late", b"later", timestamps=[START_MS + 1_350_500, START_MS + 431_100])
     write(live, 200)
     return live, request.param, RANGES[request.param]
@@ -365,22 +375,37 @@ def test_the_last_messages_of_a_range(ranged):
     tree = estimating(live)
     handle = opened(tree, path)
     size = handle.size
-    assert handle.read(size - 4, 100) == live.text(wanted)[-4:]
-    if is_past(path):
-        assert opened(tree, path).size == len(live.text(wanted))
-    else:
-        assert scanned(tree) < file_bytes(live) // 3
+    early, late = on_time(live, path, wanted)
+    assert handle.read(size - 4, 100) == early[-4:]
+    assert scanned(tree) < file_bytes(live) // 3
+    assert read_all_from(handle, size) == late
 
 
-def test_lines_of_a_past_range_are_read_backwards_until_it_begins(ranged):
-    """As tail(1) does for more lines than there are; where they are was estimated, so that it has to begin again."""
+def test_a_small_range_of_a_large_log_is_measured_at_the_open(ranged):
+    """As tail(1) does for more lines than there are, it can be read backwards until it begins."""
     live, path, wanted = ranged
-    if is_past(path) and len(live.text(wanted)) < 8192:
+    early, _ = on_time(live, path, wanted)
+    if is_past(path) and len(early) < 8192:
         tree = estimating(live)
         handle = opened(tree, path)
-        with pytest.raises(SizeWasEstimated):
-            handle.read(handle.size - 8192, 8192)
+        assert handle.size == size_of(tree, path) == len(early)
+        assert handle.read(0, len(early)) == early
+        assert scanned(tree) < file_bytes(live) // 3
+        live.append(b"appended", timestamps=[START_MS + 432_000])
+        assert handle.read(0, len(early)) == early
+        assert handle.read(len(early), 100) == live.text(wanted)[len(early) :]
+        assert size_of(tree, path) == len(live.text(wanted))
         assert content(tree, path) == live.text(wanted)
+
+
+def test_the_last_messages_of_a_range_behind_one_that_is_far_too_early(live):
+    """By the time index, the messages after it are late; by the first batches of segments they are not."""
+    live.append(b"too early", timestamps=[START_MS + 10_000_000_000])
+    fill(live, SIZES["even"])
+    name, wanted = of_times(430, 1500)
+    tree = estimating(live)
+    handle = opened(tree, f"/t/0/{name}.txt")
+    assert handle.read(handle.size - 100, 100) == live.text(wanted)[-100:]
 
 
 def test_a_range_is_read_to_its_end(ranged):
@@ -398,10 +423,12 @@ def test_a_range_grows_while_it_is_read(ranged):
     tree = estimating(live)
     front, back = opened(tree, path), opened(tree, path)
     data, last = front.read(0, 3000), back.read(back.size - 4, 4)
-    size = back.size
+    size, before = back.size, live.text(wanted)
+    assert size_of(tree, path) == size
     live.append(b"appended", timestamps=[START_MS + 1_350_600])
     live.roll()
     live.append(b"last of all", timestamps=[START_MS + 432_000])
+    assert not is_past(path) or (back.size > size) == (live.text(wanted) != before)
     assert data + read_all_from(front, len(data)) == live.text(wanted)
     assert live.text(wanted).endswith(last + read_all_from(back, size))
     front.close()
@@ -412,4 +439,5 @@ def test_a_range_grows_while_it_is_read(ranged):
 @pytest.mark.parametrize("seed", range(2))
 def test_readers_that_go_anywhere_in_a_range_are_shown_nothing_wrong(ranged, seed):
     live, path, wanted = ranged
-    wander(estimating(live, exact_below=4096), live, seed, path=path, wanted=wanted)
+    _, late = on_time(live, path, wanted)
+    wander(estimating(live, exact_below=4096), live, seed, path=path, wanted=wanted, late=late)
