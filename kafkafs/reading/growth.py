@@ -374,7 +374,7 @@ class Growth:
         return selection, Tally(visible, tally.messages + count_messages(snapshot, tally.offset, visible, isolation))
 
 
-_LATE_STEPS = 4  # of files, measured after the last message of a time that is not late
+_LATE_STEPS = 2  # of files, measured after the last message of a time that is not late
 _LEAST_STEP = 64  # of files
 _FIRST_STEP = 1 << 20
 _MOST_STEP = 32 << 20

@@ -120,11 +120,11 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
     try:
         if not sealed and end <= _UNINDEXED_BYTES:
             return greatest_timestamp(snapshot, segment).timestamp
-        index = segment.time_index(end)
-        if end > _UNINDEXED_BYTES and not len(index):
+        newest = segment.last_indexed_time().timestamp
+        if end > _UNINDEXED_BYTES and newest == NO_TIMESTAMP:
             return first_timestamp(snapshot, segment)  # an index may be added later
-        indexed = sealed and len(index) > 0
-        newest = index.last.timestamp if indexed else greatest_timestamp(snapshot, segment).timestamp
+        if not sealed or newest == NO_TIMESTAMP:
+            newest = greatest_timestamp(snapshot, segment).timestamp
         if sealed and newest != NO_TIMESTAMP:
             with _lock:
                 _newest[segment] = newest

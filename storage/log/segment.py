@@ -282,6 +282,12 @@ class Segment:
             ),
         )
 
+    def last_indexed_time(self) -> TimestampOffset:
+        """The last entry of the .timeindex, unverified, if possible without reading the others; (-1, base offset) when
+        there is none."""
+        last = None if self.is_remote else time_index.load_last(self.path_of(FileKind.TIME_INDEX), self.base_offset)
+        return self.time_index().last if last is None else last
+
     def transaction_index(self) -> TransactionIndex:
         """The .txnindex, unverified."""
         path, data = self.path_of(FileKind.TRANSACTION_INDEX), self._remote_part(FileKind.TRANSACTION_INDEX)

@@ -1,11 +1,14 @@
 """How much of a log is read: by listings and `messages.log` nothing, by a range its span, by `@info.json` some MiB."""
 
 import json
+import os
 
+import numpy as np
 import pytest
 
 from kafkafs.reading.blocks import BLOCK_BYTES
 from kafkafs.tree import info
+from storage.files import time_index
 from storage.files.log_file import LogFile
 from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir
@@ -112,3 +115,26 @@ def test_messages_are_counted_up_to_a_size(tmp_path, too_large):
     assert shown["bytes"] == size
     assert shown["offsets"] == count + 1
     assert shown["messages"] == (None if too_large else count - count // 10 + 1)
+
+
+def test_a_modification_time_is_known_without_reading_time_indexes(tmp_path, monkeypatch):
+    """They are as many bytes as a hundredth of the log."""
+    live, entries, read, count = LiveLog(tmp_path / "log"), 100_000, os.pread, 0
+    for _ in range(3):
+        live.write(100)
+        live.roll()
+    for log in sorted(live.path.glob("*.log"))[:3]:
+        base_offset = int(log.stem)
+        times, offsets = START_MS + np.arange(entries), base_offset + np.minimum(np.arange(entries), 99)
+        log.with_suffix(".timeindex").write_bytes(time_index.encode(times, offsets, base_offset))
+
+    def counting(fd, size, position):
+        nonlocal count
+        data = read(fd, size, position)
+        count += len(data)
+        return data
+
+    monkeypatch.setattr(os, "pread", counting)
+    shown = tree_of(live.path.parent, exact_below=0).lookup("/t/0/messages.txt").attributes()
+    assert shown.mtime_ns == (START_MS + entries - 1) * 1_000_000
+    assert count < 100_000
