@@ -8,7 +8,7 @@ import gc
 import os
 import sys
 from collections import UserDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -175,7 +175,12 @@ def text_of(error: object) -> str:
     text = error_text(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"{text}. Free some space there and repeat the command"
-    return f"{text}. Run as the user that owns it" if error.errno == errno.EACCES else text
+    if error.errno != errno.EACCES:
+        return text
+    from storage.files.opening import who_may_read
+
+    advice = who_may_read(str(error.filename or "."))
+    return f"{text}. {advice[0].upper()}{advice[1:]}"
 
 
 _shown: dict[str, str] = {}  # by the directory where something is laid out, the name that a person gave
@@ -207,6 +212,12 @@ def fail_with(ctx: click.Context, problems: Iterable[object]) -> None:
         say(problem)
     if problems:
         ctx.exit(DATA_ERROR)
+
+
+def denied(paths: Sequence[Path]) -> list[PermissionError]:
+    """The error, if there is one, that says that the user may not read these files: the output is not about them."""
+    others = f", and {len(paths) - 1} more were not read" if len(paths) > 1 else ""
+    return [PermissionError(errno.EACCES, f"{os.strerror(errno.EACCES)}{others}", str(path)) for path in paths[:1]]
 
 
 def echo(text: object = "") -> None:

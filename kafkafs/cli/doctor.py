@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo
+from kafkafs.cli import denied, echo, fail_with
 from kafkafs.cli.process import FOUND, use_default_signals
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, TIER, tier
@@ -58,7 +58,8 @@ def doctor(
     kafkafs doctor /data1/kafka /data2/kafka --server-properties /etc/kafka/server.properties
     kafkafs doctor --self
 
-    Exit code 1 if the broker does not start, or loses something; with --self if kafkafs cannot mount, or is slow.
+    Exit code 1 if the broker does not start, or loses something; with --self if kafkafs cannot mount, or is slow. Exit
+    code 4 if the user may not read some files: then nobody knows what the broker does with them.
     """
     if of_kafkafs:
         if logdirs or properties_file is not None or quick:
@@ -86,6 +87,7 @@ def doctor(
         print_json(_json(diagnosis))
     else:
         _print(diagnosis)
+    fail_with(ctx, denied(diagnosis.denied))
     if not diagnosis.is_well:
         ctx.exit(FOUND)
 
@@ -144,6 +146,8 @@ def _print(diagnosis: Diagnosis) -> None:
         echo("the broker starts, and loses nothing")
     elif not diagnosis.starts:
         echo("the broker does not start")
+    elif diagnosis.denied:
+        echo("nobody knows what the broker does: you may not read some files")
     elif reactions <= {Reaction.UNNOTICED}:
         echo("the broker starts, and does not notice what the findings above say")
     elif reactions <= {Reaction.UNNOTICED, Reaction.CUTS}:
@@ -153,9 +157,12 @@ def _print(diagnosis: Diagnosis) -> None:
 
 
 def _json(diagnosis: Diagnosis) -> dict[str, Any]:
+    from storage.diagnosis.predictions import Reaction
+
+    reactions = {prediction.reaction for prediction in diagnosis.predictions if prediction.reaction.is_finding}
     return {
-        "starts": diagnosis.starts,
-        "loses_nothing": None if diagnosis.is_well and diagnosis.quick else diagnosis.is_well,
+        "starts": None if diagnosis.starts and diagnosis.denied else diagnosis.starts,
+        "loses_nothing": None if reactions <= {Reaction.UNKNOWN} and (reactions or diagnosis.quick) else not reactions,
         "findings": [_one_json(prediction) for prediction in diagnosis.predictions if prediction.reaction.is_finding],
         "notes": [_one_json(prediction) for prediction in diagnosis.predictions if not prediction.reaction.is_finding],
     }

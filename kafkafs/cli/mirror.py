@@ -147,8 +147,8 @@ def mirror(
         print_table(("PARTITION", "FROM", "END", "BYTES"), rows)
     for note in _notes(results, unlisted, manifest_path, dest if done.continues else None):
         say(note)
-    for error in errors:
-        say(error)
+    for text in dict.fromkeys(map(text_of, errors)):
+        say(text)
     if errors:
         if manifest_path is not None:
             say(f"{manifest_path} was not written, because not everything was copied")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kafkafs.cli import fail_with, say, text_of
+from kafkafs.cli import denied, fail_with, say, text_of
 from kafkafs.cli.groups import logs_in, summary_of
 from kafkafs.cli.process import use_default_signals
 from kafkafs.cli.progress_bar import progress_bar
@@ -65,7 +65,7 @@ def report(ctx: click.Context, logdir: Path, output: Path | None, quick: bool) -
         with whole_file(output) as file:
             for part in parts:
                 file.write(part.encode())
-    fail_with(ctx, facts.problems)
+    fail_with(ctx, [*facts.problems, *denied(facts.diagnosis.denied)])
 
 
 def _facts(log_dir: LogDir, logdir: Path, quick: bool, progress: Progress) -> Facts:
@@ -80,7 +80,11 @@ def _facts(log_dir: LogDir, logdir: Path, quick: bool, progress: Progress) -> Fa
     topics, held = list[TopicFacts](), list[Held]()
     ids = transactional_ids(log_dir)
     for topic in log_dir.topics():
-        facts = TopicFacts(topic, config=log_dir.topic_info(topic).config.differing_texts())
+        facts = TopicFacts(topic)
+        try:
+            facts.config = log_dir.topic_info(topic).config.differing_texts()
+        except (StorageError, OSError) as error:
+            problems.append(f"{topic}: {text_of(error)}")
         for number in log_dir.partitions(topic):
             tp = TopicPartition(topic, number)
             try:

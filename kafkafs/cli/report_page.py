@@ -186,6 +186,8 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
     """The findings and notes of doctor, in its order."""
     if not diagnosis.starts:
         yield '<p class="bad">The broker does not start.</p>\n'
+    elif diagnosis.denied:
+        yield '<p class="bad">Nobody knows what the broker does: some files could not be read.</p>\n'
     elif not diagnosis.is_well:
         yield '<p class="bad">The broker starts, but look at the findings first.</p>\n'
     elif diagnosis.quick:

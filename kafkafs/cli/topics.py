@@ -108,8 +108,13 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
     use_default_signals(ctx)
     log_dir = open_log_dir(logdir)
     described: list[dict[str, Any]] = []
+    problems: list[str] = []
     for topic in expand_topics(log_dir, patterns):
-        facts = _topic(log_dir, topic)
+        try:
+            facts = _topic(log_dir, topic)
+        except OSError as error:
+            problems.append(text_of(error))
+            continue
         if not as_json:
             if described:
                 echo()
@@ -123,7 +128,7 @@ def describe(ctx: click.Context, logdir: Path, patterns: tuple[str, ...], as_jso
         described.append(facts)
     if as_json:
         print_json({"topics": described})
-    problems = [problem for topic in described for problem in topic["problems"]]
+    problems += [problem for topic in described for problem in topic["problems"]]
     problems += [part["problem"] for topic in described for part in topic["partitions"] if "problem" in part]
     fail_with(ctx, problems)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafkafs.cli import echo, shown
+from kafkafs.cli import denied, echo, fail_with, shown
 from kafkafs.cli.process import FOUND, use_default_signals
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import TIER, tier
@@ -64,7 +64,8 @@ def verify(
     kafkafs verify /var/kafka --tier s3://bucket/prefix --notes
     kafkafs verify s3://bucket/backup --manifest
 
-    Exit code 1 if there is a finding that is not a note.
+    Exit code 1 if there is a finding that is not a note; 4 if the user may not read some files: then the findings are
+    about the others.
     """
     from storage.log.places import is_stored
     from storage.verify.verify import verify_log_dir
@@ -132,8 +133,8 @@ def _with_tier(
 
 
 def _report_findings(ctx: click.Context, all_findings: list[Finding], *, notes: bool, as_json: bool) -> None:
-    """Prints findings and notes; exits with code 1 if there are findings."""
-    from storage.verify.findings import Severity
+    """Prints findings and notes; exits with code 1 if there are findings, 4 if files may not be read."""
+    from storage.verify.findings import FaultKind, Severity
 
     findings = [finding for finding in all_findings if finding.severity is Severity.FINDING]
     noted = [finding for finding in all_findings if finding.severity is Severity.NOTE]
@@ -145,6 +146,7 @@ def _report_findings(ctx: click.Context, all_findings: list[Finding], *, notes: 
         for finding in all_findings if notes else findings:
             _print_finding(finding)
         echo(_summary(findings, noted))
+    fail_with(ctx, denied([finding.path for finding in findings if finding.kind is FaultKind.NOT_PERMITTED]))
     if findings:
         ctx.exit(FOUND)
 

@@ -101,7 +101,7 @@ class Mirror:
             self.recorder.see_groups(
                 self.source, self.until_ms
             )  # before the logs, so that no group is ahead of its log
-        whole = {tp: self.source.log(tp).snapshot() for tp in partitions}
+        whole = dict(self._snapshots(partitions))
         self.target.begin(self.source, whole, self.renamed)
         chosen = [self._chosen(tp, snapshot) for tp, snapshot in whole.items()]
         if self.recorder is not None:
@@ -114,6 +114,27 @@ class Mirror:
         with working(self.progress, "mirror", total):
             return sum(self._copy(partition) for partition in chosen)
 
+    def _snapshots(self, partitions: Collection[TopicPartition]) -> Iterator[tuple[TopicPartition, LogSnapshot]]:
+        """The logs to copy whose topics are known; errors of others are in `results`."""
+        for tp in partitions:
+            try:
+                self.source.topic_info(tp.topic)
+                snapshot = self.source.log(tp).snapshot()
+            except (StorageError, OSError) as error:
+                self._result(self._renamed(tp)).error = error
+                continue
+            yield tp, snapshot
+
+    def _renamed(self, tp: TopicPartition) -> TopicPartition:
+        return TopicPartition(self.renamed.get(tp.topic, tp.topic), tp.partition)
+
+    def _result(self, tp: TopicPartition) -> Mirrored:
+        """The result for a partition of the copy, which begins where the copy ends now."""
+        if tp not in self.results:
+            end = self.target.end_offset(tp)
+            self.results[tp] = Mirrored(tp, end, end)
+        return self.results[tp]
+
     def _check_names(self, topics: Collection[str]) -> None:
         """InvalidTopic if two topics would have the same name in the copy, or an internal topic would be renamed."""
         for topic in sorted(topics):
@@ -125,14 +146,14 @@ class Mirror:
                 raise InvalidTopic(f"two topics would have the name {name} in the copy", found=f"{topic}, {same[0]}")
 
     def _chosen(self, tp: TopicPartition, snapshot: LogSnapshot) -> Chosen:
-        renamed = TopicPartition(self.renamed.get(tp.topic, tp.topic), tp.partition)
-        compacted = is_cleaned(self.source, tp)
-        if self.until_ms is None:
-            return Chosen(tp, renamed, snapshot, compacted)
+        renamed = self._renamed(tp)
         try:
+            compacted = is_cleaned(self.source, tp)
+            if self.until_ms is None:
+                return Chosen(tp, renamed, snapshot, compacted)
             cut = cut_at(snapshot, self.until_ms)
         except (StorageError, OSError) as error:
-            return Chosen(tp, renamed, snapshot, compacted, error=error)
+            return Chosen(tp, renamed, snapshot, compacted=False, error=error)
         return Chosen(tp, renamed, cut.snapshot, compacted, is_cut=True, mixed=cut.mixed)
 
     def _copy(self, chosen: Chosen) -> int:
@@ -152,10 +173,7 @@ class Mirror:
 
     def _copy_snapshot(self, chosen: Chosen) -> int:
         """Copy one partition, and return the bytes. Errors are in `results`."""
-        result = self.results.get(chosen.tp)
-        if result is None:
-            end = self.target.end_offset(chosen.tp)
-            result = self.results[chosen.tp] = Mirrored(chosen.tp, end, end)
+        result = self._result(chosen.tp)
         before = result.size_bytes
         try:
             if chosen.error is not None:

@@ -5,6 +5,8 @@ A broker does not notice a finding of `verify` unless this module says otherwise
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from storage.diagnosis.log_loading import REINDEX, SALVAGE, stops_at
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.files import names
@@ -87,6 +89,8 @@ def of_finding(
 ) -> Prediction | None:
     """The prediction for a finding of `verify` in a partition; None if another module predicts it. `report`: of
     recovery, as far as a broker runs it after a shutdown that was clean or not; None if that is unknown."""
+    if finding.kind is FaultKind.NOT_PERMITTED:
+        return _not_permitted(finding)
     parsed = names.parse_segment_file(finding.path.name)
     recovered = report is not None and parsed is not None and parsed.offset in report.recovered_segments
     if report is not None and parsed is not None:
@@ -142,6 +146,18 @@ def _advice(finding: Finding) -> str:
     """The repair as the beginning of a sentence; "" if there is none."""
     repair = finding.repair or ""
     return f"`{repair}` repairs it" if repair.startswith("kafkafs ") else repair[:1].upper() + repair[1:]
+
+
+def of_denied(error: PermissionError, place: Path) -> Prediction:
+    """The prediction about a file that this user may not read: `place` unless the error names another."""
+    return _not_permitted(Finding.of_error(FaultKind.NOT_PERMITTED, error, place))
+
+
+def _not_permitted(finding: Finding) -> Prediction:
+    directories = (finding.path, finding.path.parent)
+    tp = next((tp for path in directories if (tp := names.parse_dir(path.name).partition)), None)
+    broker = "is not known: the user that it runs as may read it"
+    return Prediction(finding.name, Reaction.UNKNOWN, finding.path, finding.what, broker, _advice(finding), tp)
 
 
 def of_remote(finding: Finding) -> Prediction:

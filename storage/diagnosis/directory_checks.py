@@ -8,11 +8,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage.diagnosis.broker_properties import BrokerProperties
+from storage.diagnosis.damage import of_denied
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import checkpoints, cluster_metadata, dir_lock, meta_properties, names
@@ -62,6 +63,8 @@ class LogDirState:
             meta = meta_properties.read(path / names.META_PROPERTIES)
         except CorruptCheckpoint as error:
             problem = error
+        except PermissionError as error:
+            problem = CorruptCheckpoint("cannot be read", path=path / names.META_PROPERTIES, found=error)
         except OSError as error:
             problem = not_a_file(path / names.META_PROPERTIES, error)
         parsed = [(names.parse_dir(entry.name), entry) for entry in paths_in(path) if entry.is_dir()]
@@ -69,6 +72,12 @@ class LogDirState:
         loaded = sorted(tp for kind, tp, _ in partition_dirs if kind is DirKind.PARTITION)
         asides = [item for item in partition_dirs if item[0] in (DirKind.DELETED, DirKind.STRAY, DirKind.FUTURE)]
         return LogDirState(path, meta, problem, exists(path / names.CLEAN_SHUTDOWN), tuple(loaded), tuple(asides))
+
+    def without(self, directories: Collection[Path]) -> LogDirState:
+        """This state without the partitions in these directories."""
+        partitions = tuple(tp for tp in self.partitions if self.path / tp.dir_name not in directories)
+        asides = tuple(aside for aside in self.asides if aside[2] not in directories)
+        return replace(self, partitions=partitions, asides=asides)
 
     def loaded(self) -> list[tuple[TopicPartition, Path]]:
         """The partitions that a broker loads, with their directories, including numbers with leading zeros."""
@@ -103,12 +112,14 @@ def metadata_dir_of(dirs: Sequence[LogDirState], given: BrokerProperties | None)
 
 def metadata_of(state: LogDirState) -> ClusterMetadata | None:
     """The metadata with which a broker starts: its log or, if it has none, a bootstrap.checkpoint with topics. None if
-    neither has topics. OSError."""
+    neither has topics. OSError; PermissionError also for a snapshot without which the metadata are not complete."""
     try:
         metadata = ClusterMetadataReader(state.path).refresh()
     except OSError as error:
         not_a_file(state.path, error)  # check_quorum reports it
         return None
+    if metadata is not None and metadata.problem is not None and isinstance(metadata.problem.found, PermissionError):
+        raise metadata.problem.found
     if metadata is None or (not metadata.end_offset and metadata.problem is None):
         try:
             bootstrap = cluster_metadata.read_bootstrap(state.path)
@@ -237,6 +248,8 @@ def _unidentified(state: LogDirState, metadata_dir: LogDirState) -> Prediction:
     path = state.path / names.META_PROPERTIES
     advice = f"Restore the file from another directory of the broker (but not its directory.id), or: {REVIVE}"
     if state.meta_problem is not None:
+        if isinstance(state.meta_problem.found, PermissionError):
+            return of_denied(state.meta_problem.found, path)
         refuses = state is metadata_dir
         return Prediction(
             "meta-properties-corrupt",
@@ -378,6 +391,8 @@ def check_checkpoints(state: LogDirState) -> Iterator[Prediction]:
             checkpoints.read(path)
         except CorruptCheckpoint as error:
             problem = error
+        except PermissionError as error:
+            yield of_denied(error, path)
         except OSError as error:
             problem = not_a_file(path, error)
         if problem is None:

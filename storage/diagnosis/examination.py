@@ -11,7 +11,7 @@ from pathlib import Path
 from storage.clock import Clock
 from storage.config.log_config import read_overrides
 from storage.diagnosis.broker_properties import BrokerProperties
-from storage.diagnosis.damage import of_finding
+from storage.diagnosis.damage import of_denied, of_finding
 from storage.diagnosis.directory_checks import (
     LogDirState,
     check_checkpoints,
@@ -71,19 +71,29 @@ def examine(
             check_log_dir(path)
     dirs = [LogDirState.of(path) for path in paths]
     metadata_dir = metadata_dir_of(dirs, properties)
-    metadata = metadata_of(metadata_dir)
+    metadata = None
     predictions: list[Prediction] = [*check_identity(dirs, metadata_dir, properties), *check_names(dirs)]
-    predictions += check_quorum(dirs, metadata_dir, metadata)
+    try:
+        metadata = metadata_of(metadata_dir)
+    except PermissionError as error:
+        predictions.append(of_denied(error, metadata_dir.metadata_log))
+    # Without one of these files nobody knows which partitions the broker serves.
+    are_assigned = not any(prediction.reaction is Reaction.UNKNOWN for prediction in predictions)
+    predictions += _permitted(check_quorum(dirs, metadata_dir, metadata), metadata_dir.metadata_log)
     node_id = next((state.meta.node_id for state in dirs if state.meta is not None), None)
     node_id = properties.node_id if properties is not None and properties.node_id is not None else node_id
     offline = set()
     present = {tp for state in dirs for tp in state.partitions}
     for state in dirs:
-        own = [*check_lock(state), *check_checkpoints(state), *check_space(state)]
-        own += check_topics(state, metadata, node_id, properties)
+        own = [*_permitted(check_lock(state), state.path), *check_checkpoints(state), *check_space(state)]
+        denied = set()
         for tp, directory in (*state.loaded(), *((tp, directory) for _, tp, directory in state.asides)):
-            own += check_files(directory, tp, clean=state.clean)
-        own += _recovery_work(state)
+            of_files = list(_permitted(check_files(directory, tp, clean=state.clean), directory))
+            denied |= {directory for prediction in of_files if prediction.reaction is Reaction.UNKNOWN}
+            own += of_files
+        state = state.without(denied)
+        own += check_topics(state, metadata, node_id, properties) if are_assigned else ()
+        own += _permitted(_recovery_work(state), state.path)
         try:
             if state.partitions:
                 own += check_remote(LogDir.open_read_only(state.path), state.partitions, properties)
@@ -99,20 +109,32 @@ def examine(
             not_a_file(state.path, error)  # the checks have reported it
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
             offline.add(state.path)
-            own += [] if quick or len(dirs) == 1 else _transactions_offline(state)
+            own += [] if quick or len(dirs) == 1 else _permitted(_transactions_offline(state), state.path)
         predictions += own
-    predictions += check_futures(dirs, metadata, node_id)
+    if are_assigned:
+        predictions += _permitted(check_futures(dirs, metadata, node_id), metadata_dir.path)
     places = {tp: state.path for state in dirs for tp, _ in state.loaded()}
     # Logs that are being moved, but will not replace their partition's log: they stay beside it, or are set aside.
     futures = [future for future in predictions if future.name == "being-moved" and future.reaction is Reaction.IGNORES]
     moved = {future.tp for future in futures if future.tp is not None}
     places = {**dict.fromkeys(moved, metadata_dir.path), **places}
-    predictions += check_placement(dirs, metadata, node_id)
-    absent = list(check_absent(places, metadata, node_id, metadata_dir.path))
+    absent: list[Prediction] = []
+    if are_assigned:
+        predictions += check_placement(dirs, metadata, node_id)
+        absent += check_absent(places, metadata, node_id, metadata_dir.path)
     offline |= {metadata_dir.path for prediction in absent if prediction.reaction is Reaction.OFFLINE}
     predictions += absent
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
     return Diagnosis((), stays, quick).with_more(predictions)
+
+
+def _permitted(checks: Iterator[Prediction], place: Path) -> Iterator[Prediction]:
+    """The predictions of checks, which end with one about the first file that this user may not read: `place`, unless
+    its error names it."""
+    try:
+        yield from checks
+    except PermissionError as error:
+        yield of_denied(error, place)
 
 
 def _recovery_work(state: LogDirState) -> Iterator[Prediction]:
@@ -162,19 +184,7 @@ def _damage(
 ) -> Iterator[Prediction]:
     """The batches that loading these logs will remove, and damage that a broker does not notice."""
     reports: dict[TopicPartition, RecoveryReport] = {}
-    if dir_lock.holder(state.path) is None:
-        known = DirectoryCheckpoints(RealDisk(), state.path)  # read, never written
-        for tp, outcome in _rehearsed(log_dir, state, logs, known, progress):
-            if isinstance(outcome, RecoveryReport):
-                reports[tp] = outcome
-                removed = list(of_recovery(outcome, logs[tp], known.of(tp), clean=state.clean))
-                yield from removed
-                yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
-            else:
-                yield Prediction(
-                    "unreadable", Reaction.OFFLINE, logs[tp], str(outcome),
-                    "takes the directory offline", "", tp,
-                )  # fmt: skip
+    yield from _permitted(_removed(state, logs, log_dir, metadata, progress, reports), state.path)
     by_dir = {state.path / tp.dir_name: tp for tp in state.partitions}
     seen: set[tuple[str, Path]] = set()
     for finding in verify_log_dir(state.path, state.partitions, progress=progress):
@@ -185,6 +195,34 @@ def _damage(
         if prediction is not None and (prediction.name, prediction.path) not in seen:
             seen.add((prediction.name, prediction.path))
             yield prediction
+
+
+def _removed(
+    state: LogDirState,
+    logs: Mapping[TopicPartition, Path],
+    log_dir: LogDir,
+    metadata: ClusterMetadata | None,
+    progress: Progress,
+    reports: dict[TopicPartition, RecoveryReport],
+) -> Iterator[Prediction]:
+    """The batches that recovery and then retention remove from the logs. `reports` gets the reports of recovery."""
+    if dir_lock.holder(state.path) is None:
+        known = DirectoryCheckpoints(RealDisk(), state.path)  # read, never written
+        for tp, outcome in _rehearsed(log_dir, state, logs, known, progress):
+            if isinstance(outcome, RecoveryReport):
+                reports[tp] = outcome
+                removed = list(of_recovery(outcome, logs[tp], known.of(tp), clean=state.clean))
+                yield from removed
+                yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
+            elif isinstance(outcome, PermissionError) and tp in state.partitions:
+                continue  # verify reports it
+            elif isinstance(outcome, PermissionError):
+                yield of_denied(outcome, logs[tp])
+            else:
+                yield Prediction(
+                    "unreadable", Reaction.OFFLINE, logs[tp], str(outcome),
+                    "takes the directory offline", "", tp,
+                )  # fmt: skip
 
 
 def _retention(
@@ -225,11 +263,15 @@ def _rehearsed(
 ) -> Iterator[tuple[TopicPartition, RecoveryReport | Exception]]:
     """Each partition's recovery as the broker will do it, on copies of the small files."""
     for tp, directory in logs.items():
-        if directory.name == tp.dir_name:
-            plan = recovery_plan(log_dir, known, tp, log_dir.topic_info(tp.topic), clean=state.clean)
-        else:
-            offsets, config = known.of(tp), log_dir.broker_config().topic_defaults
-            plan = RecoveryPlan(tp, directory, config, state.clean, offsets.recovery_point or 0, offsets.log_start)
+        try:
+            if directory.name == tp.dir_name:
+                plan = recovery_plan(log_dir, known, tp, log_dir.topic_info(tp.topic), clean=state.clean)
+            else:
+                offsets, config = known.of(tp), log_dir.broker_config().topic_defaults
+                plan = RecoveryPlan(tp, directory, config, state.clean, offsets.recovery_point or 0, offsets.log_start)
+        except PermissionError as error:
+            yield tp, error
+            continue
         try:
             yield tp, rehearse(plan, clock=log_dir.clock, progress=progress)
         except (StorageError, OSError) as error:

@@ -11,11 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from storage.diagnosis.broker_properties import BrokerProperties
-from storage.diagnosis.directory_checks import (
-    REVIVE,
-    LogDirState,
-    not_a_file,
-)
+from storage.diagnosis.damage import of_denied
+from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
 from storage.files import names, partition_metadata
@@ -51,6 +48,9 @@ def check_topics(
             reaction = Reaction.REFUSES if refuses else Reaction.OFFLINE
             broker = "does not start" if refuses else "takes the log directory offline; without another one it stops"
             yield Prediction("topic-id-corrupt", reaction, path, error.what, broker, _id_advice(described), tp)
+            continue
+        except PermissionError as error:
+            yield of_denied(error, path)
             continue
         except OSError as error:
             not_a_file(path, error)  # check_files reports it
@@ -156,7 +156,11 @@ def check_remote(
     loses = properties is not None and not properties.is_tiered
     for tp in partitions:
         bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)
-        remote = log_dir.remote_offsets(tp, bases[0]) if bases else None
+        try:
+            remote = log_dir.remote_offsets(tp, bases[0]) if bases else None
+        except PermissionError as error:
+            yield of_denied(error, log_dir.path / tp.dir_name)
+            continue
         if remote is not None:
             yield Prediction(
                 FaultKind.REMOTE_SEGMENTS.name_in_reports,

@@ -24,6 +24,7 @@ class Reaction(Enum):
         self.is_finding = is_finding
 
     REFUSES = "refuses", True  # the broker does not start
+    UNKNOWN = "unknown", True  # the user who asks may not read the file, but the broker's user may
     OFFLINE = "takes-offline", True  # the directory is taken offline; without another one the broker stops
     STRAY = "sets-aside", True  # the partition becomes a stray; an empty one may take its place
     CREATES_EMPTY = "creates-empty", True  # a missing partition is created, empty
@@ -63,16 +64,22 @@ class Diagnosis:
 
     @property
     def starts(self) -> bool:
-        """Whether the broker starts and goes on."""
+        """Whether the broker starts and goes on, as far as files could be read: see `denied`."""
         return self.stays and not any(prediction.reaction is Reaction.REFUSES for prediction in self.predictions)
 
     def with_more(self, more: Iterable[Prediction]) -> Diagnosis:
         """Return this diagnosis with more predictions."""
         order = list(Reaction)
         both = sorted(
-            (*self.predictions, *more), key=lambda prediction: (order.index(prediction.reaction), str(prediction.path))
+            dict.fromkeys((*self.predictions, *more)),  # two checks may meet a file that cannot be read
+            key=lambda prediction: (order.index(prediction.reaction), str(prediction.path)),
         )
         return replace(self, predictions=tuple(both))
+
+    @property
+    def denied(self) -> list[Path]:
+        """The files that this user may not read."""
+        return [prediction.path for prediction in self.predictions if prediction.reaction is Reaction.UNKNOWN]
 
     @property
     def is_well(self) -> bool:

@@ -217,6 +217,8 @@ def _check_snapshots(metadata_dir: LogDirState) -> Iterator[Prediction]:
     problem = ClusterMetadataReader(metadata_dir.path).problem_of_newest_snapshot()
     if problem is None:
         return
+    if isinstance(problem.found, PermissionError):
+        raise problem.found
     older = "Move the file elsewhere, if an older snapshot or the log from its beginning is there"
     is_cut = isinstance(problem, CorruptCheckpoint) and bool(problem.position)
     yield Prediction(

@@ -59,9 +59,8 @@ def rehearse_recovery(
     reports: list[RecoveryReport] = []
     errors: dict[TopicPartition, Exception] = {}
     for tp in partitions:
-        info = log_dir.topic_info(tp.topic)
-        plan = recovery_plan(log_dir, checkpoints, tp, info, clean=False)
         try:
+            plan = recovery_plan(log_dir, checkpoints, tp, log_dir.topic_info(tp.topic), clean=False)
             reports.append(rehearse(plan, clock=log_dir.clock, progress=progress))
         except (StorageError, OSError) as error:
             errors[tp] = error

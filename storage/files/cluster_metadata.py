@@ -219,7 +219,7 @@ class ClusterMetadataReader:
             # Brokers make snapshots readable for their own user alone. Or it is a directory, say.
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EISDIR, errno.EINVAL, errno.ELOOP):
                 raise
-            return CorruptCheckpoint(f"metadata snapshot cannot be read: {error.strerror}", path=file.path)
+            return CorruptCheckpoint("metadata snapshot cannot be read", path=file.path, found=error)
         return CorruptCheckpoint("metadata snapshot is cut off", path=file.path, position=position)
 
     def _read_log(self, segments: list[_Segment]) -> StorageError | None:

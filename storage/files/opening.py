@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -156,6 +157,22 @@ def status_of(path: Place) -> os.stat_result:
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise OSError(errno.EINVAL, "is not a regular file", os.fspath(path))
     return Path(path).readlink().lstat() if stat.S_ISLNK(status.st_mode) and _is_ours(path) else status
+
+
+def who_may_read(path: Place) -> str:
+    """The advice about a file that this user may not read: to run as its owner, whom it names."""
+    owner = -1
+    for place in (Path(path), *Path(path).absolute().parents):
+        with suppress(OSError):
+            owner = place.lstat().st_uid
+            break
+    if owner in (-1, os.geteuid()):
+        return "run as the user that owns it"
+    try:
+        name = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        name = f"'#{owner}'"
+    return f"run as the user that owns it: sudo -u {name}"
 
 
 @contextmanager

@@ -43,13 +43,14 @@ class ProducerTrail:
 
 
 class BatchAudit:
-    """Checks all batches of one segment, in order. `show` is called with each lot of headers, too."""
+    """Checks all batches of one segment, in order. `epochs`: None if the checkpoint cannot be read. `show` is called
+    with each lot of headers, too."""
 
     def __init__(
         self,
         log: LogFile,
         base_offset: int,
-        epochs: LeaderEpochs,
+        epochs: LeaderEpochs | None,
         log_start_offset: int,
         findings: Findings,
         show: Callable[[BatchTable], None],
@@ -64,8 +65,10 @@ class BatchAudit:
         self._rows = 0
         self._last_offset = base_offset - 1
         self._log_start_offset = log_start_offset
-        self._epoch_starts = np.array([entry.start_offset for entry in epochs.entries], np.int64)
-        self._epoch_numbers = np.array([entry.epoch for entry in epochs.entries], np.int64)
+        self._knows_epochs = epochs is not None
+        entries = () if epochs is None else epochs.entries
+        self._epoch_starts = np.array([entry.start_offset for entry in entries], np.int64)
+        self._epoch_numbers = np.array([entry.epoch for entry in entries], np.int64)
         self.dense = True
         self.first_epoch = self.latest_epoch = -1
         self.trail = ProducerTrail()
@@ -184,6 +187,8 @@ class BatchAudit:
         running = np.maximum.accumulate(np.concatenate(([self.latest_epoch], numbers)))
         self._report(lot, known & (numbers < running[:-1]), FaultKind.BATCH_EPOCH)
         self.latest_epoch = int(running[-1])
+        if not self._knows_epochs:
+            return
         if len(self._epoch_starts):
             slots = self._epoch_starts.searchsorted(lot.base_offset, side="right") - 1
             # There are no epochs below the log start; a crash may have lost where the start is.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.errors import StorageError
+from storage.files.opening import who_may_read
 
 REINDEX = "kafkafs reindex"
 RECOVER = "kafkafs recover"
@@ -46,6 +47,7 @@ class FaultKind(Enum):
     CHECKPOINT_BEYOND_LOG = "checkpoint-beyond-log", "checkpoint is beyond its log"
     CHECKPOINT_UNFINISHED = "checkpoint-unfinished", "a checkpoint that was being replaced"
     UNREADABLE = "unreadable", "cannot be read"
+    NOT_PERMITTED = "not-permitted", "cannot be read by this user, and was not checked"
     # Topics
     TOPIC_ID_CORRUPT = "topic-id-corrupt", "partition.metadata does not parse"
     TOPIC_ID_MISSING = "topic-id-missing", "partition.metadata is missing"
@@ -169,12 +171,12 @@ class Finding:
     @staticmethod
     def of_error(kind: FaultKind, error: StorageError | OSError, path: Path, how: Repair = UNREPAIRED) -> Finding:
         """The finding for an error while reading a file, `path` unless the error names another. An OSError is
-        UNREADABLE; PermissionError is raised: what this user may not read need not be damaged."""
-        if isinstance(error, PermissionError):
-            raise error
+        UNREADABLE, or NOT_PERMITTED: what this user may not read need not be damaged."""
         if isinstance(error, OSError):
             what = f"cannot be read: {error.strerror or error}"
             file = Path(error.filename) if isinstance(error.filename, str | Path) else path
+            if isinstance(error, PermissionError):
+                return Finding(FaultKind.NOT_PERMITTED, file, Repair(command=who_may_read(file)), what)
             return Finding(FaultKind.UNREADABLE, file, how._replace(recovery=None), what)
         return Finding(
             kind, error.path or path, how, error.what, error.position, error.offset, error.expected, error.found

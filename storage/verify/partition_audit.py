@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -12,7 +13,6 @@ import numpy as np
 from storage.append.producer_table import ProducerTable
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import leader_epochs, names, producer_state
-from storage.files.leader_epochs import LeaderEpochs
 from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.producer_state import ProducerEntry
@@ -71,7 +71,7 @@ class PartitionAudit:
         self._files = self._check_names()
         self._epochs = read_small(
             self._findings, FaultKind.EPOCHS_CORRUPT, plan.directory / names.LEADER_EPOCH_CHECKPOINT,
-            leader_epochs.read, LeaderEpochs(), Repair("rebuilds it from the log", RECOVER),
+            leader_epochs.read, None, Repair("rebuilds it from the log", RECOVER),
         )  # fmt: skip
 
     def segments(self) -> list[SegmentPlan]:
@@ -171,7 +171,8 @@ class PartitionAudit:
 
     def _check_ends(self, ends: LogEnds) -> None:
         """Checks that no epoch and no snapshot is beyond the log end."""
-        epochs = [entry.start_offset for entry in self._epochs.entries if entry.start_offset > ends.next_offset]
+        entries = () if self._epochs is None else self._epochs.entries
+        epochs = [entry.start_offset for entry in entries if entry.start_offset > ends.next_offset]
         snapshots = [at for at in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]) if at > ends.next_offset]
         checkpoint = self._plan.directory / names.LEADER_EPOCH_CHECKPOINT
         faults = [(FaultKind.EPOCHS_BEYOND_LOG, checkpoint, at) for at in epochs[:1]]
@@ -188,7 +189,9 @@ class PartitionAudit:
         for offset in sorted(self._files[FileKind.PRODUCER_SNAPSHOT]):
             path = self._path(offset, FileKind.PRODUCER_SNAPSHOT)
             # A full disk, or a crash before it was written, leaves an empty one: whoever loads it removes it.
-            empty = path.lstat().st_size == 0
+            empty = False
+            with suppress(OSError):  # which reading it reports
+                empty = path.lstat().st_size == 0
             how = _SNAPSHOT_REBUILT._replace(note=empty)
             snapshot = read_small(self._findings, FaultKind.SNAPSHOT_CORRUPT, path, producer_state.read, None, how)
             if snapshot is not None:

@@ -44,7 +44,7 @@ class SegmentPlan:
     directory: Path
     base_offset: int
     end_offset: int
-    epochs: LeaderEpochs
+    epochs: LeaderEpochs | None
     log_start_offset: int
     sealed: bool
     settled: bool
@@ -69,9 +69,9 @@ class SegmentReport:
 
     @staticmethod
     def unread(plan: SegmentPlan) -> SegmentReport:
-        """The report on a segment that could not be read."""
+        """The report on a segment that could not be read: it may have every offset before the next segment."""
         nothing = TransactionIndex(np.empty((4, 0), np.int64))
-        return SegmentReport(plan, Findings(), plan.base_offset, ProducerTrail(broken=True), nothing, whole=False)
+        return SegmentReport(plan, Findings(), plan.end_offset, ProducerTrail(broken=True), nothing, whole=False)
 
 
 def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:

@@ -15,6 +15,7 @@ import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -155,10 +156,12 @@ def verify_log_dir(
     with working(report, "verify", total), ThreadPoolExecutor(count, "verify") as pool:
         _check_partitions(directory, chosen, known, pool, report)
     _check_checkpoints(directory, known)
-    _check_topics(directory, partitions)
+    unlisted = {finding.path for finding in findings if finding.kind is FaultKind.NOT_PERMITTED}
+    _check_topics(directory, [tp for tp in partitions if path / tp.dir_name not in unlisted])
     _check_writes(directory, chosen)
     if only is None:
-        _check_absent(directory)
+        with suppress(OSError):  # files of the metadata that cannot be read have findings
+            _check_absent(directory)
     return findings.list()
 
 
@@ -245,7 +248,9 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
     findings, directory.ends[started.tp] = started.audit.finish(reports)
     directory.findings.extend(_confirmed(findings, started.plan) if directory.held else findings)
     ends = directory.ends[started.tp]
-    remote = directory.log_dir.remote_offsets(started.tp, ends.first_offset) if reports else None
+    remote = None
+    with suppress(OSError):  # a checkpoint that cannot be read has a finding
+        remote = directory.log_dir.remote_offsets(started.tp, ends.first_offset) if reports else None
     if remote is not None:
         path = started.plan.directory / names.segment_file(remote.end, FileKind.LOG)
         elsewhere = f"offsets {remote.start} to {remote.end - 1} in tiered storage"
@@ -360,12 +365,15 @@ def _differs(findings: Findings, kind: FaultKind, path: Path, expected: object, 
 
 
 def _size(directory: Path) -> int:
-    return sum(entry.lstat().st_size for entry in _ending(directory, FileKind.LOG.value))
+    try:
+        return sum(entry.lstat().st_size for entry in _ending(directory, FileKind.LOG.value))
+    except OSError:  # its check reports it
+        return 0
 
 
 def _ending(directory: Path, ending: str) -> list[Path]:
-    """The files of a partition with this ending; none where it was removed."""
+    """The files of a partition with this ending; none where it was removed, or cannot be listed."""
     try:
         return [path for path in paths_in(directory) if path.name.endswith(ending)]
-    except FileNotFoundError:
+    except OSError:
         return []

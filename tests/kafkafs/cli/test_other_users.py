@@ -12,8 +12,9 @@ import pytest
 
 from storage.files import names
 from storage.types import TopicPartition
-from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many
+from tests.support.builders import ROLL, Batch, Partition, build_log_dir, many, metadata_records
 from tests.support.commands import output_of, process, run
+from tests.support.damaged_bytes import flip
 from tests.support.every_command import sample_log_dir
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.other_users import errno_as
@@ -159,6 +160,70 @@ def test_what_may_not_be_read_is_an_error(unreadable, tmp_path, command):
     assert "Errno" not in result.stderr + result.stdout
     assert "recover" not in result.stderr + result.stdout
     assert not places["NEW"].exists()
+
+
+DENIED = ["orders-0", "orders-0/*0.log", "orders-0/*5.log", "orders-0/leader-epoch-checkpoint", "replication-*"]
+
+
+@requires_setpriv
+@pytest.mark.parametrize("pattern", DENIED)
+def test_what_may_be_read_is_checked_and_copied(tmp_path, pattern):
+    items = [Batch(many(5)), ROLL, Batch(many(4))]
+    logs = build_log_dir(tmp_path / "log", {"orders": [items], "others": [[b"a", b"b"], [b"c"]]}).path
+    damaged = logs / "others-0" / "00000000000000000000.log"
+    flip(damaged, 66)
+    [place] = logs.glob(pattern)
+    owner = OWNER if os.geteuid() == 0 else -1
+    os.chown(place, owner, owner)
+    mode = place.stat().st_mode
+    place.chmod(0)
+    try:
+        verified, examined = (run_unprivileged(command, logs, "--json") for command in ("verify", "doctor"))
+        reported = run_unprivileged("report", logs, "-o", tmp_path / "page.html")
+        copied = run_unprivileged("mirror", logs, tmp_path / "copy", "--json")
+    finally:
+        place.chmod(mode)
+        os.chown(place, os.geteuid(), os.getegid())
+    of_logs = pattern.startswith("orders")  # mirror does not need that checkpoint
+    for result in (verified, examined, reported, *([copied] if of_logs else [])):
+        assert result.returncode == 4, result
+        assert str(place) in result.stderr
+        assert "Permission denied" in result.stderr
+        assert (f"{ADVICE}: sudo -u '#{OWNER}'" if os.geteuid() == 0 else ADVICE) in result.stderr
+    found = {(finding["name"], finding["file"]) for finding in json.loads(verified.stdout)["findings"]}
+    assert found == {("not-permitted", str(place)), ("batch-crc", str(damaged))}
+    verdict = json.loads(examined.stdout)
+    assert (verdict["starts"], verdict["loses_nothing"]) == (None, False)
+    predicted = {(finding["name"], finding["file"]) for finding in verdict["findings"]}
+    assert {("not-permitted", str(place)), ("batch-crc", str(damaged))} <= predicted
+    page = (tmp_path / "page.html").read_text()
+    assert "Nobody knows what the broker does" in page
+    assert str(damaged) in page
+    if of_logs:
+        parts = json.loads(copied.stdout)["partitions"]
+        bytes_of = {(part["topic"], part["partition"]): part["bytes"] for part in parts}
+        assert bytes_of["others", 1] > 0 == bytes_of["orders", 0]
+
+
+@requires_setpriv
+@pytest.mark.parametrize("name", ["meta.properties", "__cluster_metadata-0/*.log", "__cluster_metadata-0/*.checkpoint"])
+def test_doctor_without_the_metadata(tmp_path, name):
+    """Nobody knows then which partitions the broker serves: none of them is said to be a stray, or to be missing. A
+    broker writes snapshots for its own user alone."""
+    metadata = metadata_records("t", 3, [1])
+    logs = build_log_dir(tmp_path / "log", {"t": [[b"a"], [b"b"]], "__cluster_metadata": [metadata]}).path
+    (logs / "__cluster_metadata-0" / f"{1:020}-{1:010}.checkpoint").touch()
+    [place] = logs.glob(name)
+    place.chmod(0)
+    try:
+        result = run_unprivileged("doctor", logs, "--json", "--quick")
+    finally:
+        place.chmod(0o600)
+    verdict = json.loads(result.stdout)
+    found = {(finding["name"], finding["file"]) for finding in verdict["findings"]}
+    assert ("not-permitted", str(place)) in found
+    assert {name for name, _ in found} <= {"not-permitted", "metadata-snapshot-damaged"}
+    assert result.returncode == 4
 
 
 @requires_setpriv

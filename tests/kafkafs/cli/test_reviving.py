@@ -9,6 +9,7 @@ from tests.support.commands import run
 
 SUMMARIES = {
     Reaction.REFUSES: "does not start",
+    Reaction.UNKNOWN: "nobody knows",
     Reaction.UNNOTICED: "starts, and does not notice",
     Reaction.CUTS: "starts, and removes what the findings above say",
 }
@@ -25,11 +26,13 @@ def test_the_summary_agrees_with_each_pair_of_findings(tmp_path, monkeypatch, fi
             result = run("doctor", old)
             summary = result.stdout.splitlines()[-1]
             findings = {one for one in (first, second) if one.is_finding}
-            assert result.exit_code == (1 if findings else 0)
+            assert result.exit_code == (4 if Reaction.UNKNOWN in findings else 1 if findings else 0)
             if not findings:
                 assert "starts, and loses nothing" in summary
             elif not diagnosis.starts:
                 assert SUMMARIES[Reaction.REFUSES] in summary
+            elif Reaction.UNKNOWN in findings:
+                assert SUMMARIES[Reaction.UNKNOWN] in summary
             elif findings <= {Reaction.UNNOTICED, Reaction.CUTS}:
                 worst = Reaction.CUTS if Reaction.CUTS in findings else Reaction.UNNOTICED
                 assert SUMMARIES[worst] in summary
