@@ -17,6 +17,7 @@ from typing import Final
 from storage.append.partition_log import PartitionLog
 from storage.backup.manifest_recorder import ManifestRecorder, PartitionRecorder
 from storage.backup.mirror import Chosen, Mirrored, check_cut, check_topic_id, first_batch
+from storage.backup.source_cluster import check_cluster, cluster_id_of, encode
 from storage.config import NEW_TOPIC_OVERRIDES
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import CorruptBatch, InvalidRecord, StorageError, UnknownTopicOrPartition
@@ -99,6 +100,8 @@ class DirectoryCopy:
     def begin(
         self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
     ) -> None:
+        if self._source is None and not self.owned.log_dir.is_broker:
+            self._keep_cluster_id(source)
         self._source = source
         make_topics(source, self.owned, snapshots, renamed)
         self._copy_cluster(source)
@@ -157,6 +160,12 @@ class DirectoryCopy:
             known = self.owned.log_dir.topic_info(chosen.tp.topic).topic_id
         if not log.is_empty:
             check_topic_id(known, self._source.topic_info(chosen.source_tp.topic).topic_id, log.path)
+
+    def _keep_cluster_id(self, source: LogDir) -> None:
+        known = cluster_id_of(self.owned.log_dir)
+        cluster_id = check_cluster(source, known)
+        if known is None and cluster_id is not None:
+            replace_file(self.owned.disk, self.owned.path / names.MIRROR_PROPERTIES, encode(cluster_id), mode=0o600)
 
     def _copy_cluster(self, source: LogDir) -> None:
         """Write the source's metadata of its cluster, except topics, to `bootstrap.checkpoint`, which `revive` reads.

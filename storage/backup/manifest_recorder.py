@@ -15,18 +15,14 @@ has them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from storage.backup.source_cluster import check_cluster
 from storage.coordinators.groups import ConsumerGroup, GroupOffsets, GroupReplay
-from storage.errors import (
-    CorruptCheckpoint,
-    InvalidRecord,
-    StorageError,
-)
-from storage.files import meta_properties, names
+from storage.errors import InvalidRecord, StorageError
+from storage.files import names
 from storage.files.listing import paths_in
 from storage.files.manifest import (
     Manifest,
@@ -98,13 +94,15 @@ class ManifestRecorder:
     _names: dict[str, str] = field(default_factory=dict)
     _cluster_id: str | None = None
 
+    def see_cluster(self, source: LogDir) -> None:
+        """Record the source's cluster. InvalidRecord if the previous manifest lists logs of another one; OSError."""
+        known = None if self.previous is None else self.previous.cluster_id
+        self._cluster_id = check_cluster(source, known) or known
+
     def see_topics(
         self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
     ) -> None:
         """Record the topics of these logs in their present state in the source. OSError."""
-        with suppress(CorruptCheckpoint):  # the messages deserve a backup all the same
-            meta = meta_properties.read(source.path / names.META_PROPERTIES)
-            self._cluster_id = None if meta is None else meta.cluster_id
         for topic in {tp.topic for tp in snapshots}:
             info = source.topic_info(topic)
             name = self._names[topic] = renamed.get(topic, topic)

@@ -63,7 +63,8 @@ class Destination(Protocol):
     def begin(
         self, source: LogDir, snapshots: Mapping[TopicPartition, LogSnapshot], renamed: Mapping[str, str]
     ) -> None:
-        """Begin a pass: create the topics of these logs of `source`, under the names in `renamed`."""
+        """Begin a pass: create the topics of these logs of `source`, under the names in `renamed`. InvalidRecord if the
+        copy has logs of another cluster."""
 
     def end_offset(self, tp: TopicPartition) -> int:
         """The offset where the copy of a partition ends; 0 if there is none, or it cannot be read."""
@@ -98,9 +99,9 @@ class Mirror:
         partitions = [tp for tp in sorted(self.wanted(self.source)) if tp.topic != names.CLUSTER_METADATA_TOPIC]
         self._check_names({tp.topic for tp in partitions})
         if self.recorder is not None:
-            self.recorder.see_groups(
-                self.source, self.until_ms
-            )  # before the logs, so that no group is ahead of its log
+            self.recorder.see_cluster(self.source)
+            # before the logs, so that no group is ahead of its log
+            self.recorder.see_groups(self.source, self.until_ms)
         whole = dict(self._snapshots(partitions))
         self.target.begin(self.source, whole, self.renamed)
         chosen = [self._chosen(tp, snapshot) for tp, snapshot in whole.items()]

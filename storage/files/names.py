@@ -23,6 +23,7 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 REPLICATION_CHECKPOINT = "replication-offset-checkpoint"
 CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 COMMITS = "kafkafs-commits"  # ours: brokers ignore it
+MIRROR_PROPERTIES = "mirror.properties"  # ours: brokers ignore it
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"  # KRaft records with which a new cluster begins
 QUORUM_STATE = "quorum-state"  # in __cluster_metadata-0
 REMOTE_INDEX_CACHE = "remote-log-index-cache"
