@@ -32,8 +32,8 @@ _REPORT_SECONDS = 0.1  # between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class StartupListener:
-    """What the work of a start calls. `ready` once it is ready, with the descriptor that becomes stderr; before that,
-    `say` with lines for a person, and `progress`."""
+    """Callbacks of a start. `say` gets lines for a person, and `progress` how far the work is; then `ready` gets the
+    descriptor that becomes stderr."""
 
     ready: Callable[[int], None]
     say: Callable[[str], None]
