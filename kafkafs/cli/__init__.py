@@ -29,7 +29,7 @@ gc.set_threshold(100_000, 50, 100)
 # At exit the interpreter would search all modules once more: 25 ms of `kafkafs cat`.
 atexit.register(gc.freeze)
 
-# The commands in the order of `kafkafs --help`. The module of kafkafs.cli of this name has the command.
+# The commands in the order of `kafkafs --help`. Each is in the module of kafkafs.cli that has its name.
 _GROUPS = {
     "Read": ("mount", "umount", "cat", "dump", "fetch", "schemas"),
     "Repair": ("doctor", "verify", "recover", "reindex", "salvage", "revive"),
@@ -183,11 +183,11 @@ def text_of(error: object) -> str:
     return f"{text}. {advice[0].upper()}{advice[1:]}"
 
 
-_shown: dict[str, str] = {}  # by the directory where something is laid out, the name that a person gave
+_shown: dict[str, str] = {}  # by path: the name that a person gave, such as the URL of a backup
 
 
 def show_as(path: Path, name: str) -> None:
-    """From now on messages name `path` so."""
+    """From now on messages show `name` instead of `path`."""
     _shown[str(path)] = name
 
 
@@ -206,7 +206,7 @@ def say(message: object) -> None:
 
 
 def fail_with(ctx: click.Context, problems: Iterable[object]) -> None:
-    """Says all problems, and exits with code 4 if there is one."""
+    """Says all problems, and exits with code 4 if there are any."""
     problems = list(problems)
     for problem in problems:
         say(problem)
@@ -227,7 +227,7 @@ def echo(text: object = "") -> None:
 
 
 def _say_failed(error: OSError) -> None:
-    """Says what failed, unless that is a pipe that its reader has closed: the reader does not want more."""
+    """Says what failed, unless it is a pipe that its reader has closed: the reader wants no more output."""
     error.filename = process.name_of_failed(error)
     if error.errno != errno.EPIPE:
         say(error)

@@ -1,4 +1,4 @@
-"""`kafkafs append`: stdin to messages."""
+"""`kafkafs append`: appends the lines of stdin as messages."""
 
 from __future__ import annotations
 

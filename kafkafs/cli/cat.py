@@ -183,7 +183,8 @@ def cat(
 
 
 def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) -> list[TopicPartition]:
-    """Of each topic the partition first that producers choose for the key, as in the mounted `keys`."""
+    """The partitions topic by topic, each topic's with that first which producers choose for the key, as in `keys` of a
+    mount."""
     from storage.append.partitioner import in_order_for_key
 
     partitions: dict[str, list[int]] = {}
@@ -225,8 +226,8 @@ def _plain(form: str) -> MakeFormat:
 
 
 def _decoded(log_dir: LogDir, places: SchemaPlaces, targets: list[TopicPartition]) -> MakeFormat:
-    """By the schemas of the log directory, or at other places; Kafka's own topics need none. A format is used until
-    schemas appear that it lacks."""
+    """A function that makes decoded formats, by the schemas of the log directory or at other places; Kafka's own topics
+    need no schemas. A format is used until schemas appear that it lacks."""
     from kafkafs.decoding.decoded_jsonl import DecodedJsonl
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady_schemas import SteadySchemas
@@ -263,8 +264,9 @@ def _print(
     window_ms: int | None,
     at_ms: int | None,
 ) -> _Printer:
-    """Prints all partitions, at most `most` messages, and returns what did. `added`: to follow them, and those that it
-    returns later, from their beginning on. `window_ms`: to merge them; see `--window`. `at_ms`: as they were then."""
+    """Prints all partitions, but at most `most` messages; returns the printer. `added`: follow the partitions, and also
+    those that it returns later, from their beginning. `window_ms`: merge them; see `--window`. `at_ms`: print them as
+    they were at that time."""
     from kafkafs.cli.output import Output, stdout_sink
     from kafkafs.reading.unmounted import PartitionReader
     from storage.format.decoder import Decoder
@@ -306,7 +308,7 @@ def _print(
 
 
 def _log_at(log_dir: LogDir, log: ReadableLog, at_ms: int, output: Output) -> ReadableLog:
-    """The log as it was at a time. What is missing of that is reported."""
+    """The log as it was at a time. Reports on stderr if it is incomplete."""
     from storage.log.earlier import EarlierLog, completeness
 
     known = completeness(log_dir, log.snapshot(), at_ms)
@@ -330,7 +332,7 @@ def _remote_note(log_dir: LogDir, tp: TopicPartition, question: Question) -> str
 
 
 class _Source(NamedTuple):
-    """A partition, and what makes the format that it is printed in; None: the log's own bytes."""
+    """A partition to print. `make_format` makes its format; None: the log's own bytes."""
 
     tp: TopicPartition
     reader: PartitionReader
@@ -355,7 +357,7 @@ class _Printer:
         self._now_ms = now_ms
 
     def print(self, source: _Source) -> bool:
-        """Prints what there is now. False if an error ended it."""
+        """Prints the messages that a source has now. False if an error ended this."""
         try:
             form = source.make_format()
             if form is None:
@@ -373,7 +375,8 @@ class _Printer:
         return True
 
     def merge(self, sources: Iterable[_Source], window_ms: int, added: Callable[[], Iterable[_Source]] | None) -> None:
-        """Prints all in the order of their timestamps. `added`: to follow them, and those that it returns later."""
+        """Prints all messages in the order of their timestamps. `added`: follow the sources, and also those that it
+        returns later."""
         from kafkafs.cli.merge import Due, Merge
 
         merge: Merge[_Source] = Merge(time.monotonic)

@@ -224,7 +224,7 @@ def _layout(stored: dict[str, Any]) -> str:
 
 
 def _print(tp: TopicPartition, difference: LogDiff, sides: tuple[Path, Path], absent: str | None) -> None:
-    """`absent`: the directory that does not have the partition."""
+    """Prints the difference of a partition. `absent`: the directory that does not have the partition."""
     if difference.first is None:
         no_message = f"not in {absent}; the other directory has no message of it in these offsets"
         echo(f"{tp}: {'equal' if absent is None else no_message}")

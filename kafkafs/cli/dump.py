@@ -208,7 +208,7 @@ def _properties(output: Output, path: Path, _: bool | None) -> bool:
 
 
 def _existing(path: Path) -> Path:
-    """The path. Raises OSError if it cannot be read, which the loader of an index would ignore."""
+    """The path of a file that can be read. Otherwise raises an OSError, which the loader of an index would ignore."""
     os.close(open_file(path, os.O_RDONLY))
     return path
 

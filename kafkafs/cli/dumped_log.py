@@ -39,7 +39,7 @@ _TYPE_NAMES: Final[dict[int, str]] = {
 }
 _CODECS: Final[dict[int, str]] = {codec: f'"{codec.name.lower()}"' for codec in Codec}
 _BOOLS: Final = {False: "false", True: "true"}
-# Records of a block that are rendered at once: those of a batch one after another cost more than the batch.
+# The most bytes of records that are rendered at once. One call for each batch would cost more than the batch.
 _AT_ONCE: Final = 4 << 20
 
 
@@ -108,7 +108,8 @@ class _Dumped:
                 row = block.damage.row + 1
 
     def _rendered(self, block: RecordBlock) -> tuple[memoryview | None, list[int]]:
-        """The lines of a block's records, and where each ends; None for one with control records or large ones."""
+        """The lines of a block's records, and where each ends. None if the batches must be printed one by one: with
+        headers, control records or more than _AT_ONCE bytes."""
         size = int(np.maximum(block.key_length, 0).sum() + np.maximum(block.value_length, 0).sum())
         if not len(block) or self._raw is None or size > _AT_ONCE or block.headers_count.any():
             return None, []
@@ -130,7 +131,7 @@ class _Dumped:
         return self._line
 
     def _batches(self, table: BatchTable, first: int, last: int, *, valid: bool) -> Iterator[bytes]:
-        """The lines of batches, written as texts: there may be one for every few records."""
+        """The lines of batches. Formatted without `json`, because there may be a batch for every few records."""
         rows = slice(first, last)
         before = b'{"file":%b,"kind":"batch",' % json.dumps(str(self._path), ensure_ascii=False).encode(
             errors="backslashreplace"
@@ -193,8 +194,8 @@ class _Dumped:
 def _group_of(path: Path, block: RecordBlock) -> str | None:
     """The group of Kafka's own messages that the records of a file belong to; None: those of clients.
 
-    By the name of its directory or of a metadata snapshot. Only in another directory do the records decide: those of
-    the first batch that has any, if they are messages of one group and no other.
+    The name of the directory, or of a metadata snapshot, decides. Only in a directory with another name do the records
+    in `block` decide: if they are messages of one group and of no other group.
     """
     if path.name.endswith(".checkpoint"):
         return names.CLUSTER_METADATA_TOPIC
@@ -256,7 +257,7 @@ def _segment(path: Path) -> Segment:
 
 
 def _is_zero(log: LogFile, start: int, end: int) -> bool:
-    """Holes are not read: a file may claim more bytes than any disk has."""
+    """Whether a range of a file is zero. Holes are not read: a file may claim more bytes than any disk has."""
     at = log.skip_hole(start)
     while at < end and (data := log.read(at, min(1 << 20, end - at))):
         if any(data):

@@ -24,7 +24,7 @@ _REQUIREMENT = re.compile(r"([\w.-]+)[^;]*(?:; *extra *== *[\"'](\w+)[\"'])?")
 
 
 def facts() -> dict[str, Any]:
-    """Everything, as JSON values. `problems`: what keeps it from working, or from working fast."""
+    """Facts about the installation, as JSON values. `problems`: what keeps kafkafs from working, or makes it slow."""
     slow = uncompiled()
     problems: list[str] = []
     if slow:
@@ -115,6 +115,6 @@ def _user_allow_other() -> bool:
 
 
 def _writable(directory: Path) -> bool:
-    """Whether this user can make files there, or make the directory first."""
+    """Whether this user can make files in a directory, which need not exist yet."""
     above = next((path for path in (directory, *directory.parents) if path.exists()), directory)
     return above.is_dir() and os.access(above, os.W_OK | os.X_OK)

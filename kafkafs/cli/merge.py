@@ -1,8 +1,7 @@
 """Messages of several partitions in the order of their timestamps: a merge of blocks.
 
-The order is that of the latest timestamp so far in a message's partition, then of the partitions as they were added,
-then of offsets. So messages of one partition keep their order, and one whose timestamp goes back comes with the latest
-timestamp before it.
+A message counts with the latest timestamp so far in its partition. Where these are equal, the partition that was added
+first comes first, then the lower offset. So messages of one partition keep their order, even if timestamps go back.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ Read = Callable[[], "Iterator[RecordBlock] | None"]
 
 
 class Due(NamedTuple):
-    """Messages that do not wait for later ones of other partitions: those with timestamps up to `timestamp_ms`, those
-    in blocks read before `read_s` (a monotonic time), and all that precede them in the order."""
+    """Which messages no longer wait for messages of other partitions: those with timestamps up to `timestamp_ms`, those
+    in blocks read before `read_s` (a monotonic time), and all messages that precede them in the order."""
 
     timestamp_ms: int
     read_s: float
@@ -50,8 +49,8 @@ class Merge(Generic[_Source]):
         return not self._heads
 
     def parts(self, due: Due | None = None) -> Iterator[tuple[_Source, RecordBlock]]:
-        """The messages that there are now, in order; each block is valid until the next is requested. Others may come
-        later, and those that are not `due` yet are kept for them."""
+        """The messages that the sources have now, in order; each block is valid until the next is requested. Messages
+        that are not `due` yet are kept for a later call: messages that precede them may still come."""
         for head in self._heads:
             head.begin()
         while True:
@@ -80,7 +79,8 @@ class Merge(Generic[_Source]):
 
 
 class _Head(Generic[_Source]):
-    """A source and its block, of which the rows before `row` were passed on. `times`: the latest timestamp so far."""
+    """A source and its current block. The rows before `row` were passed on. `times`: for each row of the block, the
+    latest timestamp so far."""
 
     def __init__(self, source: _Source, read: Read) -> None:
         self.source = source
@@ -94,7 +94,7 @@ class _Head(Generic[_Source]):
         self._latest = NO_TIMESTAMP
 
     def begin(self) -> None:
-        """Read on where reading had reached the end."""
+        """Begin to read again, if the last reading has reached the source's end."""
         if self._blocks is None:
             self._blocks = self._read()
             self.may_continue = self._blocks is not None
@@ -111,7 +111,7 @@ class _Head(Generic[_Source]):
                 self._latest = int(self.times[-1])
 
     def advance(self, row: int) -> None:
-        """The rows before this one were passed on."""
+        """Note that the rows before `row` were passed on."""
         self.row = row
         if self.block is not None and row == len(self.block):
             self.block = None
@@ -120,7 +120,7 @@ class _Head(Generic[_Source]):
 def _interleaved(
     chunks: list[tuple[_Head[_Source], RecordBlock, int]],
 ) -> Iterator[tuple[_Source, RecordBlock]]:
-    """The rows of some blocks up to an end in one order, as long as possible at once."""
+    """The rows of each block up to its end, in one order, and in parts that are as long as possible."""
     times = np.concatenate([head.times[head.row : end] for head, _, end in chunks])
     numbers = np.repeat(np.arange(len(chunks)), [end - head.row for head, _, end in chunks])
     order = numbers[np.argsort(times, kind="stable")]

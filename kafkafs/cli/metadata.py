@@ -108,7 +108,7 @@ def metadata(
 
 
 def _known_since(reader: ClusterMetadataReader, end_offset: int) -> str:
-    """From when on the state is complete, if that is only after an offset."""
+    """A text that says from when on the state is complete; empty if it is complete at `end_offset`."""
     oldest = reader.oldest_snapshot()
     if oldest is None or oldest[0] <= end_offset:
         return ""

@@ -217,7 +217,7 @@ def _to_store(begun: Begun, url: str, options: Mapping[str, str], *, delete: boo
     if begun.manifest_path is not None:
         _check_manifest(begun.manifest_path, begun.source.path)
     place = open_place(url, options)
-    gc.freeze()  # a look for circles of objects, which each upload leaves, is quick among those that follow
+    gc.freeze()  # each upload leaves cycles of objects; finding them is quick without the objects that exist already
     try:
         recorder = ManifestRecorder(read_manifest(place))
         with StoreCopy(place, recorder, delete=delete) as target, progress_bar() as progress:
@@ -240,7 +240,8 @@ def _renamed(source: LogDir, renamings: tuple[tuple[str, str], ...], follow: boo
 
 
 def _recorder(path: Path, src: Path, dest: Path) -> ManifestRecorder:
-    """The manifest as it is now. Errors that would keep it from being written are raised before anything is copied."""
+    """A recorder that continues the present manifest. Raises, before anything is copied, errors that would keep the
+    manifest from being written."""
     from storage.backup.manifest_recorder import ManifestRecorder
     from storage.files import manifest
 
@@ -249,7 +250,7 @@ def _recorder(path: Path, src: Path, dest: Path) -> ManifestRecorder:
 
 
 def _check_manifest(path: Path, *others: Path) -> None:
-    """UsageError or BadDestination where no manifest can be written."""
+    """Raises UsageError or BadDestination if no manifest can be written at `path`."""
     if not path.parent.is_dir():
         raise click.UsageError(f"--manifest: there is no directory {path.parent}")
     check_destination(path, *others)

@@ -115,7 +115,7 @@ class Output:
         self._used = 0
         self._helper: ThreadPoolExecutor | None = None
         self._is_shared = len(os.sched_getaffinity(0)) > 1
-        # Memory that is not touched before it is used: little output needs little of it.
+        # The kernel gives memory when it is first written to, so little output needs little memory.
         self._view, *others = (np.empty(_BUFFER_BYTES, np.uint8).data for _ in range(_BUFFERS))
         for buffer in others:
             self._free.put(buffer)

@@ -78,8 +78,8 @@ def owned_dir(
     only: Sequence[TopicPartition] | None = None,
     create: bool = False,
 ) -> Iterator[OwnedDir]:
-    """A directory that is opened for writing (see `Opening`) and closed. `errors` gets those of partitions that did not
-    close and have none yet. Raises what kept the directory's own files from being written."""
+    """A directory that is opened for writing (see `Opening`) and closed. `errors` gets the errors of partitions that
+    did not close, unless they have an error already. Raises what kept the directory's own files from being written."""
     from storage.directory.owned_dir import Opening
 
     owned = open_owned(logdir, Opening(create=create, gentle=True, only=only))
@@ -103,8 +103,8 @@ def passes(
     *,
     dry_run: bool,
 ) -> tuple[list[_Pass], Errors]:
-    """Runs passes over each partition and removes the files that they replace, or with `dry_run` their previews;
-    returns the results and errors."""
+    """Runs passes over each partition, and removes the files that they replace; with `dry_run`, only previews them.
+    Returns the results and errors."""
     results: list[_Pass] = []
     errors: dict[TopicPartition, Exception] = {}
 

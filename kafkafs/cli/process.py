@@ -47,8 +47,8 @@ def interrupt_quietly(ctx: click.Context) -> None:
 
 @contextmanager
 def interrupts_kept(ctx: click.Context) -> Iterator[None]:
-    """^C within the block raises KeyboardInterrupt, at its end at the latest, because Python drops exceptions of
-    functions of os.register_at_fork while it forks. In the real program only."""
+    """Within the block ^C raises KeyboardInterrupt, at the latest at the block's end: while Python forks, it drops an
+    exception that a function of os.register_at_fork raises. In the real program only."""
     came = False
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -85,9 +85,9 @@ def leave_at_once(code: int) -> NoReturn:
 
 # Standard streams that are closed, or that cannot be written to.
 #
-# The next file that is opened, a log, say, would get a descriptor from 0 to 2 that is closed, and text that a library
-# writes to stderr would go there. So they are opened at the start, stdin and stdout in such a way that using them
-# fails.
+# If descriptor 2 is closed, the next file that is opened, a log, say, could get it, and text that a library writes to
+# stderr would go into that file. So closed streams are opened at the start, stdin and stdout in such a way that using
+# them fails.
 
 # Descriptor, name in `sys`, how /dev/null is opened there, mode of the stream. Nobody misses what goes to stderr.
 _STREAMS: Final = ((0, "stdin", os.O_WRONLY, "r"), (1, "stdout", os.O_RDONLY, "w"), (2, "stderr", os.O_WRONLY, "w"))

@@ -133,7 +133,8 @@ def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
 def _recover(
     logdir: Path, only: Sequence[TopicPartition] | None, progress: Progress, *, drop: bool
 ) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]]:
-    """Also returns the writes that are still pending or were given up, and the staged files that were removed."""
+    """Recovers. Returns reports, errors, the writes that are still pending or were given up, whether the directory is
+    marked as cleanly shut down, and the staged files that were removed."""
     from storage.directory.owned_dir import Opening
     from storage.staged_writes import staging
     from storage.staged_writes.pending_writes import give_up, pending_writes

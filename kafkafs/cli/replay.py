@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
     from storage.progress import Progress
 
-_OWN_KEYS: Final = ("retention.free.bytes", "message.format.version")  # not of a broker of 4.x
+_OWN_KEYS: Final = ("retention.free.bytes", "message.format.version")  # unknown to a broker of 4.x
 _PLACED: Final = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 
 
@@ -250,7 +250,7 @@ def _registry(url: str, log_dir: LogDir) -> RegistryCheck:
 
 
 def _create(cluster: Cluster, log_dir: LogDir, topic: str, name: str, dry_run: bool) -> None:
-    """Creates a topic as the source has it; a dry run says so."""
+    """Creates a topic with the source's partitions and configuration; a dry run only says so."""
     info = log_dir.topic_info(topic)
     partitions = max(info.partition_count or 0, log_dir.partitions(topic)[-1] + 1)
     config = {key: text for key, text in info.overrides.items() if key not in (*_OWN_KEYS, *_PLACED)}

@@ -39,7 +39,7 @@ _MAX_NAME_BYTES = 255
 
 def export_schemas(registry: Registry, target: Path) -> list[str]:
     """Writes all schemas into `target`. Returns the subjects whose names are too long for a file system: they are in
-    the import file alone. FileExistsError if `target` is there and not an empty directory; OSError."""
+    the import file alone. FileExistsError if `target` exists and is not an empty directory; OSError."""
     if os.path.lexists(target) and not (target.is_dir() and not target.is_symlink() and not any(target.iterdir())):
         raise FileExistsError(errno.EEXIST, "is there already; name a new or an empty directory", str(target))
     target, disk = real_place(target), RealDisk()

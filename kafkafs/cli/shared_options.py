@@ -51,7 +51,7 @@ RENAMING: Final = ParsedText("OLD=NEW", lambda text: pair(text, "OLD=NEW"))
 
 
 def check_destination(path: Path, *sources: Path) -> None:
-    """Raises BadDestination where a command may make nothing: where storage's function of this name forbids it, and in
+    """Raises BadDestination if a command may not write at `path`: if storage's function of this name forbids it, or in
     the tree of a mount, where a new directory would be a topic."""
     from kafkafs.mounting.mountpoint import absolute, tree_around
     from storage.log.places import check_destination as check
@@ -67,7 +67,7 @@ AS_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print one
 
 
 def isolation_option(default: Isolation) -> Callable[[_Command], _Command]:
-    """`--isolation`, with this value where it is not given."""
+    """The option `--isolation` with this default."""
     return click.option(
         "--isolation",
         type=click.Choice([isolation.value for isolation in Isolation]),
@@ -113,7 +113,7 @@ def _keys(ctx: click.Context, _param: click.Parameter, pairs: tuple[tuple[str, s
 
 
 def TIER(command: Callable[..., Any]) -> Callable[..., Any]:  # noqa: N802 - one of the options
-    """`--tier` and `--tier-key`: for whatever opens a log directory in the command (`tier`)."""
+    """Adds `--tier` and `--tier-key`. What opens a log directory in the command takes them from `tier`."""
     where = "Where remote segments of tiered topics are: a directory, or a URL like s3://bucket/prefix."
     key = "A private key (PEM) for encrypted segments."
     for option in (

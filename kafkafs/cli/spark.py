@@ -214,7 +214,7 @@ def _session(ctx: click.Context, name: str, master: str | None, settings: tuple[
 
 @contextmanager
 def _killing_children_on_interrupt() -> Iterator[None]:
-    """Without this, ^C while Spark starts would leave its JVM running."""
+    """If ^C ends the block, kills the child processes that it has started: Spark's JVM would go on running."""
     before = set(psutil.Process().children(recursive=True))
     try:
         yield

@@ -133,13 +133,14 @@ def sql(
 
 
 def _form(form: str | None, output: Path | None) -> str:
-    """The form of results: as it is named, or as FILE is."""
+    """The form of results: the given form, or what the name of FILE ends in, or a table."""
     suffix = "" if output is None else output.suffix.removeprefix(".")
     return form or (suffix if suffix in _WRITERS else "table")
 
 
 def _run(database: Database, text: str, form: str, output: Path | None) -> None:
-    """Runs the statements of a text. Nothing is run if FILE, or Parquet, would have more results than one, or none."""
+    """Runs the statements of a text. For FILE or Parquet, raises UsageError and runs nothing unless exactly one
+    statement has a result."""
     statements = database.statements(text)
     results = sum(statement.has_result for statement in statements)
     if results != 1 and (output is not None or form == "parquet"):
@@ -263,7 +264,7 @@ def _csv(batches: Iterator[pa.RecordBatch], out: BinaryIO) -> None:
 
 
 def _csv_line(cells: Sequence[str | None]) -> str:
-    """A line of RFC 4180. Nothing is NULL, quotes with nothing in them are an empty text; but a line is never empty."""
+    """A line of RFC 4180. NULL is an empty field, an empty text is `""`. A line that would be empty is `""` too."""
     return (",".join(map(_csv_cell, cells)) or '""') + "\n"
 
 
@@ -365,7 +366,7 @@ def _keep_history(file: Path | None) -> None:
 
 
 def _history() -> Path | None:
-    """The file of earlier lines, which are then at hand; None where there is no readline, or no place for it."""
+    """Loads the lines of earlier prompts; returns their file. None without readline, or a place for the file."""
     try:
         import readline
     except ImportError:

@@ -33,10 +33,10 @@ _WIDTH: Final = 80  # of a chart that is not printed on a terminal
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _PICTURE: Final = click.Path(path_type=Path, dir_okay=False)
 _SHOWN: Final = 10
-_FIRST: Final = 5  # of tables on the first screen
+_FIRST: Final = 5  # rows of a table on the first screen
 _MOST_REASONS: Final = 100
 _ANY_WIDTH: Final = 0
-_POSITION: Final = re.compile(r"(?<!schema )\b[0-9]+")  # the same reason has another in each message
+_POSITION: Final = re.compile(r"(?<!schema )\b[0-9]+")  # in each message the same reason names another position
 
 
 @click.command()
@@ -258,7 +258,7 @@ def _large(message: LargeMessage) -> dict[str, Any]:
 
 
 def _print(shown: dict[str, Any]) -> None:
-    """The first screen has what takes the space."""
+    """Prints the statistics. The first screen shows what takes the space."""
     decoded, on_disk, sizes = shown["bytes_decoded"], shown["bytes_on_disk"], shown["sizes"]
     echo(f"{shown['messages']:,} messages, {shown['tombstones']:,} tombstones, {shown['null_keys']:,} without a key")
     if shown["first_time"] is not None:
@@ -326,7 +326,7 @@ def _share(part: int, whole: int) -> str:
 
 
 def _drawing(ctx: click.Context) -> Callable[..., None]:
-    """The module that draws a picture. Without matplotlib, says so and exits with code 4."""
+    """The function that draws a picture. Without matplotlib, says so and exits with code 4."""
     try:
         from kafkafs.cli.stats_plot import draw
     except ImportError:
@@ -336,7 +336,7 @@ def _drawing(ctx: click.Context) -> Callable[..., None]:
 
 
 def _buckets(histogram: Histogram) -> list[tuple[int, int, int]]:
-    """Where each bucket begins, its messages and bytes."""
+    """The start, messages and bytes of each bucket."""
     return list(
         zip(histogram.starts_ms.tolist(), histogram.messages.tolist(), histogram.size_bytes.tolist(), strict=True)
     )

@@ -51,7 +51,7 @@ def expand_topics(log_dir: LogDir, patterns: Sequence[str]) -> list[str]:
 
 
 def check_topic(log_dir: LogDir, topic: str) -> None:
-    """UnknownTopicOrPartition, with the name that is probably meant."""
+    """Raises UnknownTopicOrPartition, with the name that is probably meant, if there is no such topic."""
     if topic not in log_dir.topics():
         name = topic.partition("/")[0]
         advice = f"Name the topic alone: {name}" if name in log_dir.topics() else _meant(log_dir, topic)
@@ -115,7 +115,7 @@ class TopicName(click.ParamType[str]):
 
 
 class TopicPartitionPattern(TopicName):
-    """A topic, a partition or a glob: completed to topics, and behind a slash to partitions."""
+    """A topic, a partition or a glob: completed to topics, and after a slash to partitions."""
 
     name = "TP"
 
@@ -129,8 +129,8 @@ def without_slash(name: str) -> str:
 
 
 class LogDirPath(click.Path):
-    """A log directory, or the URL of a backup in an object store, for which it is the directory that shows it. `anew`:
-    for commands that read all of it once, and what they read of a tier."""
+    """The path of a log directory; for the URL of a backup in an object store, that of the directory that shows the
+    backup. `anew`: for commands that read everything once; they take nothing from the cache of stores and tiers."""
 
     def __init__(self, *, anew: bool = False) -> None:
         super().__init__(path_type=Path)

@@ -1,4 +1,4 @@
-"""Output for a person while a command runs and after it: progress, tables."""
+"""Tables, drawn on a terminal and as plain aligned columns in a pipe; and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     pass
 
 
-# Tables, drawn on a terminal and as plain aligned columns in a pipe; and JSON.
 _ANY_WIDTH = 1000
 _ALIGNED = 48  # a longer text moves only its own row to the right, not all others
 
@@ -29,18 +28,19 @@ def print_json(value: object) -> None:
     parts = json.JSONEncoder(indent=2 if sys.stdout.isatty() else None, ensure_ascii=False).iterencode(value)
     # The whole text of a large document may take more memory than the document.
     while text := "".join(islice(parts, 65536)):
-        # What may stand in JSON as it is, and is nothing for a terminal, is in texts: there it has an escape.
+        # Only texts have characters that JSON allows but a terminal must not get. There JSON has escapes for them.
         if not text.isprintable():
             text = "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
         click.echo(text, nl=False)
     click.echo()
 
 
-_FIELDS = {"path": "file", "size_bytes": "bytes"}  # fields that JSON calls otherwise
+_FIELDS = {"path": "file", "size_bytes": "bytes"}  # fields that have another name in JSON
 
 
 def facts(value: Any) -> Any:
-    """A value for JSON: of a dataclass its fields, a partition's among the others, bytes as `bytes_json` has them."""
+    """A value for JSON: a dataclass as an object of its fields, with those of its `tp` among them, and bytes as
+    `bytes_json` returns them."""
     if isinstance(value, bytes):
         return bytes_json(value)
     if isinstance(value, list | tuple):
@@ -74,8 +74,8 @@ def moment(timestamp_ms: int) -> str | None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Numbers are aligned right. In a pipe: a line of headings, and two spaces between columns. The same on a terminal
-    if a text is too long to align the others with it."""
+    """Prints a table, with numbers aligned right. In a pipe, it has a line of headings, and two spaces between columns;
+    on a terminal too, if a text is too long to align the others with it."""
     texts = [["" if cell is None else printable(str(cell)) for cell in row] for row in rows]
     numeric = [all(_is_number(row[i]) for row in texts) for i in range(len(columns))]
     columns = [printable(column) for column in columns]  # SQL may name them

@@ -107,7 +107,7 @@ def delete(logdir: Path, topic: str) -> None:
 
 @contextmanager
 def _opened(logdir: Path, *, create: bool = False) -> Iterator[OwnedDir]:
-    """The directory, opened without its logs. One that was not shut down cleanly stays so."""
+    """The directory, opened without its logs. If it was not shut down cleanly, the next start still recovers it."""
     from storage.errors import InvalidConfig, InvalidTopic
 
     try:

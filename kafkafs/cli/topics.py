@@ -150,8 +150,8 @@ def _topic(log_dir: LogDir, topic: str) -> dict[str, Any]:
 
 
 def _partition(log_dir: LogDir, tp: TopicPartition, progress: Progress) -> dict[str, Any]:
-    """The content of @info.json, what retention takes for the age of the oldest segment, and the gaps between segments
-    (None: compaction may have made them); or the problem."""
+    """The content of @info.json, the timestamp that retention.ms is compared with in the oldest segment, and the number
+    of gaps between segments (None: compaction may have made them); or the problem."""
     from kafkafs.tree.info import InfoTexts
     from storage.errors import StorageError
     from storage.log.greatest_timestamp import retention_timestamp_ms
@@ -163,7 +163,7 @@ def _partition(log_dir: LogDir, tp: TopicPartition, progress: Progress) -> dict[
         log = log_dir.log(tp)
         snapshot = log.snapshot()
         for segment in snapshot.segments[len(snapshot.remote) :]:
-            # Otherwise only what lies in it would be left out.
+            # Otherwise the facts would silently lack what lies in this segment.
             if not os.access(segment.log.path, os.R_OK, follow_symlinks=False):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(segment.log.path))
         oldest = retention_timestamp_ms(snapshot, snapshot.segments[0]) if snapshot.size_bytes else None

@@ -85,7 +85,7 @@ def verify(
 
 
 def _read(place: str, logdir: Path) -> Manifest:
-    """The manifest in a file or of the backup at a URL; without a place that of the backup which LOGDIR is."""
+    """The manifest in a file, or of the backup at a URL. Without a place: of the backup that LOGDIR is the URL of."""
     from storage.files import manifest
     from storage.log.places import is_stored
     from storage.log.stored_dir import backup_at, read_manifest
@@ -102,7 +102,7 @@ def _read(place: str, logdir: Path) -> Manifest:
 
 
 def _chosen(logdir: Path, tp: str, manifest: Manifest | None) -> list[TopicPartition]:
-    """The partitions that TP names here or in the manifest: one that is lost must be found missing."""
+    """The partitions that TP names here or in the manifest: a lost partition must be reported as missing."""
     from storage.errors import UnknownTopicOrPartition
 
     listed = [] if manifest is None else [partition for partition in manifest.partitions if is_named(partition, tp)]
@@ -117,7 +117,8 @@ def _chosen(logdir: Path, tp: str, manifest: Manifest | None) -> list[TopicParti
 def _with_tier(
     findings: list[Finding], logdir: Path, chosen: Sequence[TopicPartition] | None, progress: Progress
 ) -> list[Finding]:
-    """`found`, and the findings in the tier of these partitions if the command was given a tier."""
+    """`findings`; if the command was given a tier, also the findings of these partitions in the tier, instead of the
+    notes that remote segments were not checked."""
     places = tier()
     if places is None:
         return findings

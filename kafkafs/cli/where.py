@@ -24,7 +24,7 @@ WHERE: Final = click.option(
 
 
 def where_filter(expression: str, log_dir: LogDir, places: SchemaPlaces, targets: list[TopicPartition]) -> Where:
-    """The filter of --where, which decodes by the schemas that there are, if there are some."""
+    """The filter of --where. It decodes keys and values if there are schemas, or for Kafka's own topics."""
     from kafkafs.arrow.database import BadQuery, Where
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady_schemas import SteadySchemas
@@ -40,7 +40,7 @@ def where_filter(expression: str, log_dir: LogDir, places: SchemaPlaces, targets
 
 @contextmanager
 def refusals(where: Where | None) -> Iterator[None]:
-    """Within the block an expression that fails for a message is wrong usage."""
+    """Reports it as wrong usage if an expression fails for a message within the block."""
     if where is None:
         yield
         return

@@ -15,8 +15,8 @@ from storage.errors import BadDestination
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A stream that becomes the file at the end of the block. If the block fails, a file that was there before stays as
-    it was. FIFOs and devices are written to. BadDestination for a symbolic link; OSError."""
+    """A stream that becomes the file at the end of the block. If the block fails, a previous file stays as it was.
+    FIFOs and devices are written to directly. BadDestination for a symbolic link; OSError."""
     before = None
     with suppress(FileNotFoundError):
         before = path.lstat()
