@@ -1,9 +1,10 @@
 """Which messages of the source have arrived at the target, and at which offsets there: in memory and in the map file.
 
-The file has JSON lines. The first says what is replayed, and where. Then, of each partition, first `messages` 0: the
-target's end before anything was produced. Then a line for each contiguous stretch of old and new offsets, or without
-`target_offset` for messages that were too large. Lines are written after the broker's acknowledgement, so the file may
-lack the last messages that arrived. Stretches that a long run has written in parts are joined at its end.
+The file has JSON lines. The first line says what is replayed, and where. Each partition begins with a line that has
+`messages` 0: its `target_offset` is the target's end before anything was produced. Every other line is a contiguous
+stretch of old and new offsets; `target_offset` null: the messages were too large. Lines are written after the broker's
+acknowledgement, so the file may lack the last messages that arrived. Stretches that a long run has written in parts are
+joined at its end.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class Arrivals:
         self.skipped = 0
         # Of each stretch: its first old and new offset (-1: skipped), and its length.
         self._old, self._new, self._count = array("q"), array("q"), array("q")
-        self._written = 0  # of the last stretch that is in the file, how many messages are
-        self._next_line = 0  # the stretch that the next line is of
-        self.next_old = 0  # behind the last old offset
+        self._written = 0  # how many messages of the stretch `_next_line` are in the file
+        self._next_line = 0  # the last stretch that is in the file, which may grow
+        self.next_old = 0  # after the last old offset
         self.next_new = first
 
     def add(self, old: int, new: int, count: int = 1) -> None:
@@ -53,7 +54,7 @@ class Arrivals:
             self.next_new = new + count
 
     def new_offset(self, old: int) -> int:
-        """The new offset of the first message at or after an old one; behind the last if there is none."""
+        """The new offset of the first message at or after an old offset; after the last message if there is none."""
         at = max(bisect_right(self._old, old) - 1, 0)
         for row in range(at, len(self._old)):
             behind = self._old[row] + self._count[row]
@@ -67,7 +68,7 @@ class Arrivals:
         return sum(self._count) - self.skipped
 
     def lines(self, *, all_of_them: bool = False) -> Iterator[dict[str, Any]]:
-        """The lines that are not in the file yet, or all."""
+        """The lines that are not in the file yet, or all. From now on they count as written."""
         start, written = (0, 0) if all_of_them else (self._next_line, self._written)
         for row in range(start, len(self._old)):
             done = written if row == start else 0
@@ -86,7 +87,7 @@ class Arrivals:
 
 
 class ArrivalMap:
-    """The map of a run: `of` its partitions. With a path it is a file that another run continues."""
+    """The arrivals of a run, by partition. With a path, they are also in a file, which another run continues."""
 
     def __init__(self, path: Path | None, head: dict[str, str], *, change: bool = True) -> None:
         """`head`: what is replayed and where; InvalidConfig if the file has another. `change` False only reads it.
@@ -121,7 +122,7 @@ class ArrivalMap:
             self._write([self._head])
 
     def _load(self, path: Path) -> int:
-        """The bytes of whole lines."""
+        """Loads the file; returns how many bytes its complete lines have."""
         size = 0
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
@@ -157,8 +158,8 @@ class ArrivalMap:
         return self._known.get(tp)
 
     def begin(self, tp: TopicPartition, topic: str, first: int) -> Arrivals:
-        """A partition of which nothing was produced yet; `first` is the end of the target's log, and is on disk when
-        this returns: messages behind it may be ours."""
+        """Begins a partition of which nothing was produced yet. `first`: the end of the target's log. It is on disk
+        when this returns, because messages after it may be ours."""
         arrivals = self._known[tp] = Arrivals(tp, topic, first)
         self._write([arrivals.begin_line()])
         return arrivals
@@ -177,7 +178,7 @@ class ArrivalMap:
         os.fsync(self._fd)
 
     def all_lines(self) -> Iterator[bytes]:
-        """The whole file anew, stretches joined."""
+        """All lines of a new file, with stretches joined."""
         yield _encoded(self._head)
         for _, arrivals in sorted(self._known.items()):
             yield _encoded(arrivals.begin_line())

@@ -60,7 +60,7 @@ class TargetTopic:
 
     @property
     def retention_ms(self) -> int:
-        """-1: it keeps messages, or compacts them."""
+        """How long the topic keeps messages; -1: for ever, or until it compacts them."""
         deletes = "delete" in self.config.get("cleanup.policy", "")
         return int(self.config.get("retention.ms", -1)) if deletes else -1
 
@@ -112,7 +112,7 @@ class Cluster:
         return StorageError(f"{self._servers}: {what}: {said}{more}")
 
     def topics(self, names: set[str]) -> dict[str, TargetTopic]:
-        """Those of these topics that exist."""
+        """The existing topics among these names. Also sets `cluster_id`."""
         with self._explained("its topics cannot be listed"):
             metadata = self._admin.list_topics(timeout=_TIMEOUT_S)
         self.cluster_id = str(metadata.cluster_id)
@@ -177,7 +177,7 @@ class Cluster:
 
     def producer(self, batch_bytes: int) -> Producer:
         """An idempotent producer with acks=all, whose batches have at most so many bytes unless they have one message.
-        Nothing behind a message that fails is produced: the producer ends."""
+        When a message fails the producer ends, and produces nothing after it."""
         more = {"batch.size": min(batch_bytes, _MAX_BATCH_BYTES)}
         config = {**_PRODUCER, **self._config, **_FIXED, **more}
         del config["error_cb"]  # with it an error that ends the producer is raised within its callbacks
@@ -203,7 +203,7 @@ class Cluster:
 
 
 def check_topic(topic: TargetTopic | None, tp: TopicPartition, servers: str) -> TargetTopic:
-    """UnknownTopicOrPartition where the target has no such partition."""
+    """The topic. Raises UnknownTopicOrPartition if the target does not have this partition."""
     if topic is None:
         advice = "--create creates it with the partitions and the configuration of the source"
         raise UnknownTopicOrPartition(f"{servers} has no topic {tp.topic}", advice=advice)

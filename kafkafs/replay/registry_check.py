@@ -25,7 +25,7 @@ _TIMEOUT_S: Final = 30
 
 class RegistryCheck:
     """Asks a registry (http or https, with user:password@ if it wants them) about each id once. `schemas`: those of the
-    source; an id that it does not know is not of a schema, unless it knows none."""
+    source. If there are any, an id that is not among them is no schema id, and is not asked about."""
 
     def __init__(self, url: str, schemas: Registry) -> None:
         parts = urlsplit(url)
@@ -39,7 +39,7 @@ class RegistryCheck:
         self._asked: set[int] = set()
 
     def problems(self, topic: str, block: RecordBlock) -> list[str]:
-        """The problems of ids that come for the first time. StorageError if the registry does not answer."""
+        """The problems of the ids that no earlier block had. StorageError if the registry does not answer."""
         problems = []
         for column in ("key", "value"):
             starts = block.key_start if column == "key" else block.value_start
@@ -75,7 +75,7 @@ class RegistryCheck:
 
 
 def _plain(text: str) -> Any:
-    """A schema without what formatting changes."""
+    """A schema in a form that does not depend on its formatting."""
     try:
         return json.loads(text)
     except ValueError:

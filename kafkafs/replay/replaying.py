@@ -1,15 +1,17 @@
 """Replays partitions: finds the place where an earlier run has ended, and produces the messages from there on.
 
-How the place is found: the map has what was acknowledged and written down. What has arrived since is behind it at the
-target, in order, because there is one idempotent producer a partition. So the target is read from there to its end, and
-its messages are the next of the source, one after the other; those that are not are another producer's.
+How the place is found: the map has the messages that were acknowledged and written down. Messages that have arrived
+since follow them at the target, in order, because one idempotent producer writes each partition. So the run reads the
+target from the map's end to the target's end. The messages there are the next messages of the source, one after the
+other; a message that differs is another producer's.
 
-- Where the target is compacted, messages of ours may be missing between. As long as nobody else has produced there, the
-  offset of each that is left says which of ours it is.
-- Where nothing tells our messages from others', the run ends with an error and changes nothing: others' messages where
-  the target has its own timestamps or is compacted, retention, a topic that was created again.
-- What a broker appends of a killed run after this reading would be there twice. The first message that is acknowledged
-  shows that: then the run ends with an error, which names both.
+- If the target is compacted, some of our messages may be gone. As long as nobody else has produced there, the offset of
+  each message that is left says which of ours it is.
+- If nothing tells our messages from others', the run ends with an error and changes nothing. This is so if others'
+  messages are in a target that is compacted or has its own timestamps, if retention has removed messages, or if the
+  topic was created again.
+- A broker may append messages of a killed run after this reading, and would then have them twice. The first message
+  that is acknowledged shows this: then the run ends with an error that names both offsets.
 """
 
 from __future__ import annotations
@@ -68,11 +70,12 @@ def _texts(block: RecordBlock, column: Any) -> list[bytes | None]:
 
 
 class TooLarge(RecordTooLarge):
-    """The cluster refuses the message at `offset` because of its size, and has nothing behind it."""
+    """The cluster refuses the message at `offset` because of its size, and has no message after it."""
 
 
 class Replay:
-    """Replays into one cluster. `skip_too_large`: messages that were refused because of their size may be missing."""
+    """Replays into one cluster. `skip_too_large`: messages that it refused because of their size may be missing there.
+    """
 
     def __init__(self, cluster: Cluster, arrivals: ArrivalMap, batch_bytes: int, *, skip_too_large: bool) -> None:
         self._cluster, self._map, self._skip = cluster, arrivals, skip_too_large
@@ -80,7 +83,7 @@ class Replay:
         self._producer = self._new_producer()
         self._failure: StorageError | None = None  # of the first message that failed
         self._pending: deque[int] = deque()  # the offsets that wait for their acknowledgement
-        self._failed = (True, 0)  # whether it is one behind that, and its offset
+        self._failed = (True, 0)  # of `_failure`: whether another failure caused it, and its offset
         self._ended: StorageError | None = None  # what ended the producer
         self._flushed = time.monotonic()
 
@@ -119,8 +122,8 @@ class Replay:
             self._check_first(arrivals, place, expected, begun, first)
 
     def _first_failure(self, arrivals: Arrivals) -> StorageError | None:
-        """The error of the first message that was not acknowledged, and a clean state. When a producer ends, the
-        library loses the acknowledgement that ended it; the reason is in what it raises."""
+        """Returns, and forgets, the error of the first message that was not acknowledged. When a producer ends, the
+        library loses the acknowledgement that ended it; the reason is in the exception that it raises."""
         from confluent_kafka import KafkaError
 
         failure, ended = self._failure, self._ended
@@ -166,8 +169,8 @@ class Replay:
     def _produce(self, arrivals: Arrivals, place: TopicPartition, rows: Iterable[_Row]) -> _Row | None:
         """Hands all rows to the library; returns the first.
 
-        The first one is acknowledged before the others are sent: until a broker has accepted a message of a producer,
-        it accepts any that follow on a refused one.
+        The first row is acknowledged before the others are sent: until a broker has accepted a message of a producer,
+        it would also accept messages after a refused message.
         """
         from confluent_kafka import KafkaException
 
@@ -186,8 +189,8 @@ class Replay:
                     self._serve(poll, 0.1)
                     if self._failure is not None or self._ended is not None:
                         return first
-                except KafkaException as error:  # before it is sent
-                    self._finish(math.inf)  # what is before it comes first
+                except KafkaException as error:  # the library refuses to send it
+                    self._finish(math.inf)  # the messages before it arrive first
                     acknowledged(offset, error.args[0], None)
                     break
             if not number:
@@ -224,7 +227,7 @@ class Replay:
     def _resumed(
         self, arrivals: Arrivals, place: TopicPartition, target: TargetTopic, rows: Iterator[_Row]
     ) -> tuple[Iterator[_Row], int]:
-        """The rows that have not arrived, and the end of the target. What has is added to `arrivals`."""
+        """The rows that have not arrived, and the end of the target. Adds the rows that have arrived to `arrivals`."""
         low, end = self._cluster.bounds(place)
         at = arrivals.next_new
         if end < at:
@@ -278,7 +281,8 @@ class Replay:
                 return
 
     def _check_first(self, arrivals: Arrivals, place: TopicPartition, expected: int, begun: int, first: _Row) -> None:
-        """CorruptData if what was produced first is also between the end that was read and what was acknowledged."""
+        """CorruptData if the first message that was produced is at the target twice: also before the acknowledged
+        offset, after the end up to which this run had read."""
         new = arrivals.new_offset(first[0])
         for message in self._cluster.messages(place, max(expected, begun), new):
             if _is_same(first, message, None):
@@ -288,8 +292,8 @@ class Replay:
 
 
 def _is_same(row: _Row | None, message: ClusterMessage, target: TargetTopic | None) -> bool:
-    """Whether a message at the target is this one. Not by its timestamp where the target has its own, or the library
-    (for 0)."""
+    """Whether a message at the target is this row. Timestamps do not count if the target sets its own, nor for 0, which
+    the library replaces."""
     if row is None or row[2:4] != (message.key, message.value) or (row[4] or []) != (message.headers or []):
         return False
     return row[1] in (0, message.timestamp) or (target is not None and target.has_append_time)
