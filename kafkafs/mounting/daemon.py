@@ -32,8 +32,8 @@ _REPORT_SECONDS = 0.1  # between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class StartupListener:
-    """Callbacks of a start. `say` gets lines for a person, and `progress` how far the work is; then `ready` gets the
-    descriptor that becomes stderr."""
+    """The callbacks of a start. The work calls `ready` once it is ready, with the descriptor that becomes stderr; before
+    that, `say` with lines for a person, and `progress`."""
 
     ready: Callable[[int], None]
     say: Callable[[str], None]

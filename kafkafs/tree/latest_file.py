@@ -53,7 +53,7 @@ class LatestPlan(RenderedPlan):
         self._offsets: Int64s | None = None
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
-        """Implements `Plan.add`. `grows` has no effect: the file is complete when it is opened."""
+        """Adds a span's messages, as Plan.add. `grows` has no effect: the file is complete when it is opened."""
         if self._offsets is None:
             self._offsets = self._find(snapshot)
         segment = span.segment
