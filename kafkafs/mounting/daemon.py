@@ -32,8 +32,8 @@ _REPORT_SECONDS = 0.1  # between two reports of progress
 
 @dataclass(frozen=True, slots=True)
 class StartupListener:
-    """The callbacks of a start. The work calls `ready` once it is ready, with the descriptor that becomes stderr; before
-    that, `say` with lines for a person, and `progress`."""
+    """The callbacks of a start. The work calls `ready` once it is ready, with the descriptor that becomes stderr;
+    before that, `say` with lines for a person, and `progress`."""
 
     ready: Callable[[int], None]
     say: Callable[[str], None]
