@@ -93,14 +93,22 @@ class BlockPass:
             damage = window.damage
             if damage is not None:
                 # The messages that were there are unknown.
+                self._collect_repeated(collector, reached, damage.position)
                 behind = damage.end
                 collector.add_damage(damage.position, behind, named_times(damage.times or ()), 1)
             else:
+                self._collect_repeated(collector, reached, int(window.table.position[0]))
                 self._collect_window(bench, collector, window)
                 behind = int(window.table.end[-1])
             on_bytes(behind - reached)
             reached = behind
-        return reached
+        self._collect_repeated(collector, reached, stop)
+        return max(reached, stop)
+
+    def _collect_repeated(self, collector: BlockCollector, start: int, end: int) -> None:
+        """Collect what a scan has passed over, if it has: batches that repeat earlier ones, and show nothing."""
+        if start < end:
+            collector.add_damage(start, end, named_times(()), 0)
 
     def _collect_window(self, bench: Workbench, collector: BlockCollector, window: Window) -> None:
         table, task = window.table, self.task

@@ -20,7 +20,8 @@ from storage.verify.findings import FaultKind, Finding, Severity
 _OF_BATCHES = frozenset(
     {
         FaultKind.LOG_CUT_OFF, FaultKind.BATCH_CRC, FaultKind.BATCH_CUT_OFF, FaultKind.BATCH_LENGTH,
-        FaultKind.LOG_ZEROS, FaultKind.LOG_GARBAGE, FaultKind.BATCH_ORDER, FaultKind.BATCH_RANGE,
+        FaultKind.LOG_ZEROS, FaultKind.LOG_GARBAGE, FaultKind.BATCH_ORDER, FaultKind.BATCH_TWICE,
+        FaultKind.BATCH_RANGE,
         FaultKind.SEGMENT_OVERLAP, FaultKind.BATCH_MAGIC, FaultKind.BATCH_OVERLAP, FaultKind.BATCH_COUNT,
         FaultKind.COMPRESSION, FaultKind.CODEC, FaultKind.RECORDS, FaultKind.RECORD_OFFSET, FaultKind.MARKER,
     }
@@ -131,6 +132,9 @@ def of_finding(
         return Prediction(
             finding.name, Reaction.REPAIRS, finding.path, finding.what, "rebuilds it from the log", "", tp
         )
+    if finding.kind is FaultKind.BATCH_TWICE:
+        broker = "keeps both, and serves both; consumers skip the second one"
+        return Prediction(finding.name, Reaction.IGNORES, finding.path, finding.what, broker, "", tp)
     if finding.severity is not Severity.FINDING and finding.kind is not FaultKind.SEGMENT_GAP:
         return None
     if finding.kind in _OF_INDEXES:

@@ -102,15 +102,19 @@ class BreakReason(Enum):
     ZEROS = "zeros where a batch should begin"
     GARBAGE = "bytes that are not a batch"
     ORDER = "offsets do not ascend"
+    TWICE = "batch is in the segment twice"
     RANGE = "offset does not fit the segment"
+
+
+COUNTED: Final = (BreakReason.ORDER, BreakReason.TWICE)  # a sound batch is there
 
 
 class Break(NamedTuple):
     """Bytes from `position` to `end` that are not sound batches; `offset` was expected there.
 
     ORDER: the batch at `position` is whole and counts (`end` is `position`), but its offset, or that of the previous
-    batch, is wrong. `intact_behind`: whole batches follow at `end`. `undecided`: too many of the bytes after it look
-    like batches to check them all.
+    batch, is wrong. TWICE: likewise, and an earlier batch is the same. `intact_behind`: whole batches follow at `end`.
+    `undecided`: too many of the bytes after it look like batches to check them all.
     """
 
     fault: BreakReason
@@ -160,7 +164,7 @@ def walk(
             break
         diagnosis = _diagnosed(segment, check.end, check.next_offset)
         behind: int | None = check.end
-        if diagnosis.fault is not BreakReason.ORDER:
+        if diagnosis.fault not in COUNTED:
             behind = _claimed_end(segment, check.end, base_offset, highest)
             try:
                 if behind is None:
@@ -249,4 +253,5 @@ def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
     lowest = last if base < 0 else min(base, last)
     if not base_offset <= lowest <= last < MAX_OFFSET:
         return _Diagnosis(BreakReason.RANGE, f"{base_offset} to {MAX_OFFSET - 1}", f"{lowest} to {last}")
-    return _Diagnosis(BreakReason.ORDER, f"an offset from {next_offset} on", lowest)
+    fault = BreakReason.TWICE if segment.repeats_at(position, last, head) else BreakReason.ORDER
+    return _Diagnosis(fault, f"an offset from {next_offset} on", lowest)

@@ -18,7 +18,7 @@ from storage.errors import TierUnavailable
 from storage.files import names
 from storage.format.batches import MAGIC_AT, MAX_MAGIC, MOST_BATCH_BYTES, BatchTable, header_of
 from storage.format.decoder import Decoder
-from storage.log.intact import Break, BreakReason, walk
+from storage.log.intact import COUNTED, Break, walk
 from storage.log.segment import LargeBatch, Segment
 from storage.progress import Progress
 from storage.types import NO_TIMESTAMP
@@ -159,7 +159,7 @@ class IntactBatches:
 
     def damages(self) -> list[UncopiedBytes]:
         """Breaks, and intact batches that were left out as undecided, in file order."""
-        breaks = (damage for damage in self.breaks if damage.fault is not BreakReason.ORDER)
+        breaks = (damage for damage in self.breaks if damage.fault not in COUNTED)
         path = self.segment.log.path
         damages = [
             UncopiedBytes(

@@ -130,9 +130,11 @@ class _BatchScan:
                 while damage is None and stop is ScanStop.FULL:
                     table.clear()
                     start, stop = scan(data, position, table, start)
-                    damage = self._check_offsets(data, position, table)
+                    damage, repeated = self._check_offsets(data, position, table)
                     if table.rows:
                         yield Window(data, position, table)
+                    if repeated is not None:
+                        start, stop = repeated - position, ScanStop.FULL
                 needed = self._size_of_a_larger_batch(data) if stop is ScanStop.END and start == 0 else 0
                 if needed > MOST_BATCH_BYTES and damage is None:
                     yield from self._large(position, needed)
@@ -157,12 +159,14 @@ class _BatchScan:
         """The window of a large batch, whose CRC is right: its header alone."""
         data = self._segment.read(position, BATCH_HEADER_SIZE)
         table = header_of(data, position, size)
-        damage = self._check_offsets(data, position, table)
-        yield Window(data, position, table, damage)
+        damage, repeated = self._check_offsets(data, position, table)
+        if repeated is None:
+            yield Window(data, position, table, damage)
         self._position = position + size if damage is None else damage.end
 
-    def _check_offsets(self, data: memoryview, origin: int, table: BatchTable) -> SpanDamage | None:
-        """Keep the rows before the first row whose offset is wrong; return the damage of that row."""
+    def _check_offsets(self, data: memoryview, origin: int, table: BatchTable) -> tuple[SpanDamage | None, int | None]:
+        """Keep the rows before the first row whose offset is wrong; return the damage of that row, or, if the row
+        repeats an earlier batch, the position after it."""
         known = self._last_offset
         least = self._segment.base_offset - 1 if known is None else known
         good = ascending_rows(table, table.rows, least, self._end_offset)
@@ -170,8 +174,11 @@ class _BatchScan:
             # The last offset came from the header of a damaged batch at the end of the previous window.
             self._last_offset = least = self._offset_before_last
             good = ascending_rows(table, table.rows, least, self._end_offset)
-        damage = None
-        if good < table.rows:
+        damage = repeated = None
+        if good < table.rows and self._segment.repeats_at(*_place(data, origin, table, good)):
+            repeated = int(table.end[good])
+            table.rows = good
+        elif good < table.rows:
             before = self._offset_before(self._position)
             good = _wrong_row(data, origin, table, good, before, self._end_offset)
             last_offset = int(table.last_offset[good - 1]) if good else before
@@ -181,7 +188,7 @@ class _BatchScan:
             self._last_batch = int(table.position[good - 1])
             self._offset_before_last = int(table.last_offset[good - 2]) if good > 1 else least
             self._last_offset = int(table.last_offset[good - 1])
-        return damage
+        return damage, repeated
 
     def _is_last_batch_corrupt(self) -> bool:
         position = self._last_batch
@@ -273,6 +280,13 @@ def _last_offset(snapshot: LogSnapshot, segment: Segment, position: int) -> tupl
         if window.table.rows:
             last = int(window.table.last_offset[-1])
     return last, damaged
+
+
+def _place(data: memoryview, origin: int, table: BatchTable, row: int) -> tuple[int, int, memoryview]:
+    """A batch's position, last offset and header."""
+    position = int(table.position[row])
+    header = data[position - origin : min(position + BATCH_HEADER_SIZE, int(table.end[row])) - origin]
+    return position, int(table.last_offset[row]), header
 
 
 def ascending_rows(table: BatchTable, rows: int, last_offset: int, end_offset: int) -> int:

@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
+import numpy as np
 from cachetools import LRUCache
 
 from storage.errors import SegmentGone, StorageError, TierUnavailable
@@ -362,6 +363,16 @@ class Segment:
             if self.batch_at(entry, end) is not None:
                 return int(entry)
         return 0
+
+    def repeats_at(self, position: int, last_offset: int, header: memoryview) -> bool:
+        """Whether the batch at `position`, with this last offset and header, is in the segment before it, too: headers
+        have the CRC. It is looked for in one step behind an index entry."""
+        start = self.floor(last_offset, position)
+        data = self.log.read(start, min(LOOKUP_BYTES, position - start))
+        table = BatchTable.empty(max(len(data) // BATCH_HEADER_SIZE, 1))
+        scan(data, start, table)
+        rows = np.flatnonzero(table.last_offset[: table.rows] == last_offset)
+        return any(data[at : at + len(header)] == header for at in (table.position[rows] - start).tolist())
 
     def resume_after(self, position: int, offset: int, end: int) -> int | None:
         """Where reading can continue after damage at `position`: the next position in the index at which a whole valid

@@ -85,6 +85,7 @@ class FaultKind(Enum):
     LOG_ZEROS = "log-zeros", "no sound batch begins here: zeros"
     LOG_GARBAGE = "log-garbage", "no sound batch begins here: bytes that are not a batch"
     BATCH_ORDER = "batch-order", "offsets do not ascend: the offset of this batch or of the previous batch is wrong"
+    BATCH_TWICE = "batch-twice", "batch is in the segment twice: readers skip the second one"
     BATCH_RANGE = "batch-range", "no sound batch begins here: its offset does not fit the segment"
     BATCH_MAGIC = "batch-magic", "batch has an unknown magic"
     BATCH_OVERLAP = "batch-overlap", "batch begins before the previous batch ends"

@@ -17,7 +17,7 @@ from storage.files.names import FileKind
 from storage.files.transaction_index import TransactionIndex
 from storage.format.batches import MAX_RELATIVE_OFFSET, BatchTable
 from storage.format.control_records import ControlType
-from storage.log.intact import Break, BreakReason, walk
+from storage.log.intact import COUNTED, Break, BreakReason, walk
 from storage.log.segment import Segment
 from storage.progress import Progress
 from storage.verify.batch_audit import BatchAudit, ProducerTrail
@@ -32,6 +32,7 @@ _KINDS = {
     BreakReason.ZEROS: FaultKind.LOG_ZEROS,
     BreakReason.GARBAGE: FaultKind.LOG_GARBAGE,
     BreakReason.ORDER: FaultKind.BATCH_ORDER,
+    BreakReason.TWICE: FaultKind.BATCH_TWICE,
     BreakReason.RANGE: FaultKind.BATCH_RANGE,
 }
 
@@ -115,15 +116,19 @@ def audit_segment(plan: SegmentPlan, progress: Progress) -> SegmentReport:
 def _report_break(plan: SegmentPlan, path: Path, broken: Break, findings: Findings) -> None:
     """Reports damage; or, at the end of a log that was not closed, a torn tail."""
     size = broken.end - broken.position
-    torn = not (plan.sealed or plan.settled or broken.behind or broken.fault is BreakReason.ORDER)
-    if not plan.checked:
+    torn = not (plan.sealed or plan.settled or broken.behind or broken.fault in COUNTED)
+    if broken.fault in COUNTED:
+        recovery = "leaves it, as a broker does"
+    elif not plan.checked:
         recovery = "leaves it: it is below the recovery point; readers fail there"
     else:
         recovery = "cuts the log here, removing " + (f"{size} bytes" if torn else "everything after it")
         recovery += f" and {plan.later_segments} later segments" if plan.later_segments else ""
     behind = f", {size} bytes{broken.behind}" if size and broken.behind else ""
     kind, how = _KINDS[broken.fault], Repair(recovery, SALVAGE)
-    if torn:
+    if broken.fault is BreakReason.TWICE:
+        how = Repair(recovery, SALVAGE, note=True)
+    elif torn:
         kind, how = FaultKind.LOG_CUT_OFF, Repair(recovery, RECOVER, note=True)
     expected, found = broken.expected or "a batch with the right CRC", f"{broken.found or 'other bytes'}{behind}"
     findings.add(Finding(kind, path, how, "", broken.position, broken.offset, expected, found))

@@ -29,7 +29,7 @@ from storage.compaction.partition_compaction import compact_partition
 from storage.directory.owned_dir import OwnedDir
 from storage.errors import StorageError
 from storage.files import checkpoints, names
-from storage.log.intact import BreakReason, walk
+from storage.log.intact import COUNTED, BreakReason, walk
 from storage.log.segment import Segment
 from storage.log.segment_check import ignore_batches
 from storage.types import MAX_OFFSET, TopicPartition
@@ -342,7 +342,7 @@ def _not_comparable(directory, recovery_point):
             ):
                 return UPSET
         elif breaks:
-            return DESCENT if breaks[0].fault is BreakReason.ORDER else None
+            return DESCENT if breaks[0].fault in COUNTED else None
     return None
 
 

@@ -1,5 +1,6 @@
 """Offsets further above the base of their segment than an index can have (KAFKA-6264), which all readers have; and
-offsets that do not ascend, in batches with correct CRCs: a broker keeps them, and readers fail there."""
+offsets that do not ascend, in batches with correct CRCs: a broker keeps them. Readers skip a batch that is there twice,
+as consumers do, and fail at others."""
 
 import json
 import struct
@@ -86,9 +87,8 @@ def test_no_check_takes_them_for_damage(log_dir):
 # Offsets that do not ascend at the end of a log
 
 SHAPES = {
-    "the last": [0, 1, 2, 1],
-    "the last again": [0, 1, 2, 2],
-    "the last two": [0, 1, 2, 0, 1],
+    "the last": [0, 1, 3, 2],
+    "the last two": [0, 3, 4, 1, 2],
     "after a far one": [0, 1, 2, 2**20, 3, 4],
     "after a farther one": [0, 1, 2, 2**40, 3, 4],
     "the last, after a far one": [0, 1, 2, 2**20, 3],
@@ -119,5 +119,72 @@ def test_readers_fail(fallen, tmp_path_factory):
         with pytest.raises(CorruptBatch, match="offsets do not ascend"):
             read()
     stretches, errors = readable(tree_of(fallen).lookup("/t/0/messages.txt"))
-    assert b"".join(stretches).startswith(b"v\nv\nv\n")
+    assert b"".join(stretches).startswith(b"v\nv\n")
     assert errors
+
+
+# Batches that are there twice
+
+TWICE = {
+    "one": [0, 1, 1, 2, 3],
+    "some": [0, 1, 2, 0, 1, 2, 3],
+    "one, after a gap": [0, 7, 7, 8],
+    "the last": [0, 1, 2, 2],
+    "the last, and others": [0, 1, 2, 0, 1],
+    "often": [0, 0, 0, 1, 1, 0, 2, 1, 0],
+}
+
+
+@pytest.fixture(params=TWICE.values(), ids=TWICE)
+def twice(request, tmp_path):
+    """A log directory with batches that are there twice, and the offsets that its readers get."""
+    directory = tmp_path / "log" / "t-0"
+    directory.mkdir(parents=True)
+    data = b"".join(
+        batch(
+            [record(key=b"k%d" % (offset % 2), value=b"%d" % offset)], offset, base_timestamp=time, max_timestamp=time
+        )
+        for offset in request.param
+        for time in [TIMES[0] + offset]
+    )
+    (directory / f"{0:020d}.log").write_bytes(data)
+    return tmp_path / "log", sorted(set(request.param))
+
+
+def lines_of(offsets):
+    return b"".join(b"%d\n" % offset for offset in offsets)
+
+
+def test_readers_skip_what_is_there_twice(twice):
+    log_dir, offsets = twice
+    assert output_of("count", log_dir, "t/0") == b"%d\n" % len(offsets)
+    assert output_of("cat", log_dir, "t/0") == lines_of(offsets)
+    for first in offsets:
+        assert output_of("cat", log_dir, "t/0", "--offsets", f"{first}-") == lines_of(offsets[offsets.index(first) :])
+    assert output_of("cat", log_dir, "t/0", "--key", "k0") == lines_of(one for one in offsets if one % 2 == 0)
+    assert kafkafs.open(log_dir)["t"].scan().to_arrow().column("offset").to_pylist() == offsets
+    query = "SELECT offset FROM t ORDER BY offset"
+    assert output_of("sql", log_dir, query, "--format", "csv") == b"offset\n" + lines_of(offsets)
+    tree = tree_of(log_dir)
+    for name in ("messages.txt", "offsets/0-.txt", "time/2025-11.txt"):
+        assert content(tree, f"/t/0/{name}") == lines_of(offsets)
+    assert content(tree, "/t/0/keys/k1.txt") == lines_of(one for one in offsets if one % 2)
+
+
+@pytest.mark.parametrize("command", ["mirror LOGDIR COPY", "salvage LOGDIR t --to COPY",
+                                     "revive LOGDIR --to COPY --salvage"])  # fmt: skip
+def test_copies_have_it_once(twice, tmp_path, command):
+    (log_dir, offsets), copy = twice, tmp_path / "copy"
+    output_of(*({"LOGDIR": log_dir, "COPY": copy}.get(word, word) for word in command.split()))
+    assert output_of("cat", copy, "t/0") == lines_of(offsets)
+    assert run("verify", copy).exit_code == 0
+
+
+def test_checks_name_what_is_there_twice_and_recovery_keeps_it(twice):
+    log_dir, _ = twice
+    log = log_dir / "t-0" / f"{0:020d}.log"
+    data = log.read_bytes()
+    assert " batch-twice" in run("verify", log_dir).stdout
+    assert "consumers skip the second one" in run("doctor", log_dir).stdout
+    output_of("recover", log_dir)
+    assert log.read_bytes() == data

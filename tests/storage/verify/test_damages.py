@@ -215,6 +215,7 @@ DAMAGES = (
     Damage("an unknown magic", K.BATCH_MAGIC, in_header(1, put(">b", 16, 9))),
     Damage("a base offset that is too low", K.BATCH_ORDER, in_header(8, add(">q", 0, -10))),
     Damage("a base offset that is too high", K.BATCH_ORDER, in_header(3, add(">q", 0, 8))),
+    Damage("a batch twice", K.BATCH_TWICE, in_batch(1, lambda data: data.extend(data), checksum=False)),
     Damage("an offset beyond 31 bits", K.SEGMENT_SPAN, in_batch(1, put(">q", 0, 1 << 40), checksum=False, of=last)),
     Damage("a batch that overlaps", K.BATCH_OVERLAP, in_header(2, add(">q", 0, -1)), *NONE),
     Damage("an end before the beginning", K.BATCH_RANGE, in_batch(-1, put(">i", 23, -1), of=last)),
@@ -333,7 +334,10 @@ NOT_MADE = {
     K.UNREADABLE, K.SEGMENT_TOO_LARGE, K.LOG_CUT_OFF, K.PARTITION_ABSENT, K.MANIFEST_MISSING, K.MANIFEST_DIFFERS,
     K.NOT_PERMITTED, K.REMOTE_SEGMENTS, K.REMOTE_SEGMENT, K.REMOTE_PARTS, K.REMOTE_ORPHANS,
 }  # fmt: skip
-NOTES = {K.DIR_AWAITS_REMOVAL, K.CHECKPOINT_UNFINISHED, K.WRITE_PENDING, K.STAGED_ORPHAN, K.SEGMENT_GAP, K.SEGMENT_SPAN}
+NOTES = {
+    K.DIR_AWAITS_REMOVAL, K.CHECKPOINT_UNFINISHED, K.WRITE_PENDING, K.STAGED_ORPHAN, K.SEGMENT_GAP, K.SEGMENT_SPAN,
+    K.BATCH_TWICE,
+}  # fmt: skip
 
 
 def test_there_is_a_damage_of_every_kind():
