@@ -46,8 +46,7 @@ class Sources:
 
 
 class Report:
-    """The facts about a mount. Gathering them takes at most half of the time, however often they are read. Thread-safe.
-    """
+    """The facts about a mount. However often they are read, gathering takes at most half of the time. Thread-safe."""
 
     def __init__(self, sources: Sources, clock: Callable[[], float] = time.monotonic) -> None:
         # constant after construction

@@ -74,8 +74,7 @@ class TooLarge(RecordTooLarge):
 
 
 class Replay:
-    """Replays into one cluster. `skip_too_large`: messages that it refused because of their size may be missing there.
-    """
+    """Replays into one cluster. `skip_too_large`: messages that it refused for their size may be missing there."""
 
     def __init__(self, cluster: Cluster, arrivals: ArrivalMap, batch_bytes: int, *, skip_too_large: bool) -> None:
         self._cluster, self._map, self._skip = cluster, arrivals, skip_too_large

@@ -41,8 +41,7 @@ class ConfigFile(File):
 
 
 class _Settings:
-    """The destination of settings lines. It skips blank lines and comments, so `@config` can be written back unchanged.
-    """
+    """The destination of settings lines. It skips blank lines and comments, so `@config` can be written back as is."""
 
     def __init__(self, owned: OwnedDir, topic: str) -> None:
         self._owned = owned

@@ -91,8 +91,7 @@ class PartitionTarget:
             self._unsynced = False
 
     def _offline_or(self, error: Exception) -> Exception:
-        """The error to report for an append: PartitionOffline if an OSError, whatever its errno, took the log offline.
-        """
+        """The error to report for an append: PartitionOffline if an OSError of any errno took the log offline."""
         if isinstance(error, OSError):
             try:
                 self.log.check()
