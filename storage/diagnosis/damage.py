@@ -133,7 +133,7 @@ def of_finding(
             finding.name, Reaction.REPAIRS, finding.path, finding.what, "rebuilds it from the log", "", tp
         )
     if finding.kind is FaultKind.BATCH_TWICE:
-        broker = "keeps both, and serves both; consumers skip the second one"
+        broker = "keeps both, and serves both: Java's consumers skip the second one, others get it again"
         return Prediction(finding.name, Reaction.IGNORES, finding.path, finding.what, broker, "", tp)
     if finding.severity is not Severity.FINDING and finding.kind is not FaultKind.SEGMENT_GAP:
         return None

@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.config import LogConfig
+from storage.diagnosis.log_loading import is_no_file
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.files import names
 from storage.files.log_file import open_quietly
 from storage.files.names import FileKind
+from storage.files.opening import is_directory
 from storage.files.time_index import ENTRY_SIZE
 from storage.log.greatest_timestamp import retention_timestamp_ms
 from storage.log.segment import Segment
@@ -35,10 +37,17 @@ def check_retention(
     def timestamp_of(of: LogSnapshot, segment: Segment) -> int:
         if segment.base_offset in report.recovered_segments:
             return retention_timestamp_ms(of, segment)
-        timestamp = _last_entry(_time_index(segment, report))
+        path = _time_index(segment, report)
+        if path is not None and is_directory(path):
+            directories.append(path)
+        timestamp = _last_entry(path)
         return timestamp if timestamp >= 0 else segment.mtime_ms()
 
+    directories: list[Path] = []
     removed = first_pass(snapshot, config, now_ms, timestamp_of)
+    if directories:
+        yield is_no_file(directories[0], report.tp, at_start=True)
+        return
     if not removed:
         return
     due = first_pass(snapshot, config, now_ms, retention_timestamp_ms)

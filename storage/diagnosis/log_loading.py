@@ -45,13 +45,11 @@ _LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 def check_files(directory: Path, tp: TopicPartition, *, clean: bool = False) -> Iterator[Prediction]:
     """Check for files on which loading fails. `clean`: the log directory was shut down cleanly."""
     used = _newest_snapshot(directory) if clean else -1
+    active = max(live_offsets(directory, FileKind.LOG), default=-1) if clean else -1
     for path in paths_in(directory):
         mode = path.lstat().st_mode
         if _is_read(path.name, used) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            yield Prediction(
-                "no-regular-file", Reaction.OFFLINE, path, "is no regular file",
-                "takes the log directory offline; without another one it stops", "Move it elsewhere", tp,
-            )  # fmt: skip
+            yield is_no_file(path, tp, at_start=not _is_read_later(path.name, active))
         elif stat.S_ISDIR(mode):
             continue
         elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name) and _is_long(number[0]):
@@ -87,6 +85,15 @@ def check_files(directory: Path, tp: TopicPartition, *, clean: bool = False) -> 
         pass  # not a regular file: reported above
 
 
+def is_no_file(path: Path, tp: TopicPartition, *, at_start: bool) -> Prediction:
+    """The prediction for a directory, or the like, in place of a file that a broker opens when it starts, or later."""
+    broker = "takes the log directory offline; without another one it stops"
+    if not at_start:
+        broker = f"does not open it when it starts; with a lookup by time, or retention, it {broker}"
+    reaction = Reaction.OFFLINE if at_start else Reaction.UNNOTICED
+    return Prediction("no-regular-file", reaction, path, "is no regular file", broker, "Move it elsewhere", tp)
+
+
 def _is_long(number: str) -> bool:
     return -MAX_OFFSET - 1 <= int(number) <= MAX_OFFSET
 
@@ -100,6 +107,12 @@ def _is_read(name: str, snapshot: int) -> bool:
     if parsed.kind is FileKind.PRODUCER_SNAPSHOT:
         return parsed.offset > snapshot
     return parsed.kind is not FileKind.LOG
+
+
+def _is_read_later(name: str, active: int) -> bool:
+    """Whether a file is the time index of a segment before the active one, which a broker does not recover."""
+    parsed = names.parse_segment_file(name)
+    return parsed is not None and parsed.kind is FileKind.TIME_INDEX and parsed.offset < active
 
 
 def _newest_snapshot(directory: Path) -> int:

@@ -556,6 +556,24 @@ def test_a_directory_in_place_of_a_snapshot_of_producers(tmp_path, clean):
         assert ("no-regular-file" in names_of(examine([path]))) == is_read
 
 
+@pytest.mark.parametrize(("number", "retention_ms", "reaction"), [
+    (1, -1, Reaction.UNNOTICED), (1, 10**15, Reaction.UNNOTICED), (0, 10**15, Reaction.OFFLINE),
+    (1, 1000, Reaction.OFFLINE), (-1, -1, Reaction.OFFLINE),
+])  # fmt: skip
+def test_a_directory_in_place_of_a_time_index(tmp_path, number, retention_ms, reaction):
+    """After a clean shutdown a broker opens that of the active segment; retention looks at one after the other, up to
+    the first segment that stays."""
+    path = built(
+        tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1), keeps=str(retention_ms)
+    )
+    index = sorted((path / "t-0").glob("*.timeindex"))[number]
+    index.unlink()
+    index.mkdir()
+    found = {(one.name, one.reaction) for one in examine([path]).predictions if one.reaction.is_finding}
+    assert ("no-regular-file", reaction) in found
+    assert (("no-regular-file", Reaction.OFFLINE) in found) == (reaction is Reaction.OFFLINE)
+
+
 @pytest.mark.parametrize("offsets", [(18,), range(20)], ids=["no index entry", "an index entry"])
 @pytest.mark.parametrize("indexed", [True, False])
 def test_offsets_that_go_back(tmp_path, offsets, indexed):
