@@ -48,5 +48,5 @@ def slowness() -> str | None:
         return None
     return (
         f"{len(slow)} of {len(loaded())} inner loops are not compiled: this takes several hundred times longer. "
-        "Install a wheel of kafkafs; or a C compiler and Python's headers, and then kafkafs once more"
+        "Install a wheel of kafkafs; or install a C compiler and Python's headers, and reinstall kafkafs"
     )

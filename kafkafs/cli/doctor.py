@@ -133,7 +133,7 @@ def _print(diagnosis: Diagnosis) -> None:
             echo(f"  what to do: {prediction.advice}")
     reactions = {prediction.reaction for prediction in diagnosis.predictions if prediction.reaction.is_finding}
     if diagnosis.is_well and diagnosis.quick:
-        echo("the broker starts; no log was read (--quick), so damage and what it would cut were not looked for")
+        echo("the broker starts; no log was read (--quick), so damage, and what recovery would cut, is unknown")
     elif (
         diagnosis.is_well
         and tier() is None

@@ -29,8 +29,8 @@ def facts() -> dict[str, Any]:
     problems: list[str] = []
     if slow:
         problems.append(
-            f"not compiled, several hundred times slower: {', '.join(slow)}. Install a wheel of kafkafs; or a C "
-            "compiler and Python's headers, and then kafkafs once more"
+            f"not compiled, several hundred times slower: {', '.join(slow)}. Install a wheel of kafkafs; or "
+            "install a C compiler and Python's headers, and reinstall kafkafs"
         )
     fuse: dict[str, Any] = {"libfuse": None, "fusermount": fusermount(), "user_allow_other": _user_allow_other()}
     try:

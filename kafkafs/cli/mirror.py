@@ -61,7 +61,7 @@ _FLUSH_S = 5.0
     "manifest_path",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="List what was copied, with digests, in FILE, for `verify --manifest`; if it exists, it is added to.",
+    help="List in FILE what was copied, with digests, for `verify --manifest`. Adds to a FILE that exists.",
 )
 @click.option("--force", is_flag=True, help="Also copy into partitions that have several replicas.")
 @click.option(

@@ -50,7 +50,7 @@ WAIT: Final = click.option(
     metavar="SECONDS",
     expose_value=False,
     callback=_wait,
-    help="Wait so long for the lock of the log directory that is written to, if another process holds it (default: 0).",
+    help="How long to wait for the lock of the log directory that is written to (default: 0).",
 )
 
 

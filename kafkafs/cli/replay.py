@@ -64,13 +64,15 @@ _PLACED: Final = ("leader.replication.throttled.replicas", "follower.replication
 @isolation_option(Isolation.READ_COMMITTED)
 @click.option("--create", is_flag=True, help="Create missing topics, with the source's partitions and configuration.")
 @click.option("--groups", "all_groups", is_flag=True, help="Commit the offsets of all groups, mapped to the new ones.")
-@click.option("--group", "some_groups", multiple=True, metavar="G", help="Commit those of this group; may be repeated.")
+@click.option(
+    "--group", "some_groups", multiple=True, metavar="G", help="Commit the offsets of this group; may be repeated."
+)
 @click.option(
     "--map",
     "map_path",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write old and new offsets there, as JSON lines. If FILE exists, go on where its run has ended.",
+    help="Write old and new offsets to FILE, as JSON lines. If FILE exists, continue where its run ended.",
 )
 @click.option("--skip-too-large", is_flag=True, help="Leave out messages that the cluster refuses as too large.")
 @click.option("--registry", "registry_url", metavar="URL", help="Warn of schema ids that this registry does not know.")
@@ -224,7 +226,7 @@ def _expand(log_dir: LogDir, patterns: Iterable[str]) -> list[TopicPartition]:
         if tp.topic not in KAFKAS_OWN_TOPICS or tp.topic == pattern.partition("/")[0]
     )
     if not chosen:
-        raise UnknownTopicOrPartition("no topic here is named so, but Kafka's own", path=log_dir.path)
+        raise UnknownTopicOrPartition("only Kafka's own topics match, and globs leave them out", path=log_dir.path)
     return list(chosen)
 
 
@@ -361,7 +363,7 @@ def _groups(log_dir: LogDir, names: Iterable[str], targets: list[TopicPartition]
     chosen = [known[name] for name in dict.fromkeys(names)] or [group for _, group in sorted(known.items())]
     for group in chosen:
         if group.type in (GroupType.SHARE, GroupType.STREAMS):
-            say(f"note: {group.name!r} is a {group.type.value} group: its offsets alone are not where it continues")
+            say(f"note: {group.name!r} is a {group.type.value} group: its offsets alone do not say where it continues")
     usable = [group for group in chosen if group.type not in (GroupType.SHARE, GroupType.STREAMS)]
     return [group for group in usable if any(tp.partition in group.offsets.get(tp.topic, ()) for tp in targets)]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o", "output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.html", help="Default: stdout."
 )
-@click.option("--quick", is_flag=True, help="Do not read the logs: without messages, and messages over time.")
+@click.option("--quick", is_flag=True, help="Do not read the logs: no numbers of messages, and nothing over time.")
 @TIER
 @click.pass_context
 def report(ctx: click.Context, logdir: Path, output: Path | None, quick: bool) -> None:

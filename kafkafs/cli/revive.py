@@ -54,9 +54,9 @@ def _listener(text: str) -> tuple[str, int]:
     required=True,
     metavar="DEST",
     type=click.Path(path_type=Path),
-    help="The new log directory: not there yet, or empty.",
+    help="The new log directory: a path that does not exist, or an empty directory.",
 )
-@click.option("--until", type=MOMENT, help="Cut each partition behind the last batch with a message up to this time.")
+@click.option("--until", type=MOMENT, help="Cut each partition after its last batch with a message at or before TIME.")
 @click.option(
     "--offsets",
     "offsets_file",
@@ -76,7 +76,7 @@ def _listener(text: str) -> tuple[str, int]:
     "counts",
     multiple=True,
     type=ParsedText("TOPIC=N", _count),
-    help="How many partitions a topic had, if it is not known.",
+    help="The number of partitions that a topic had, if it is unknown.",
 )
 @click.option(
     "--without-transactions",
@@ -91,8 +91,8 @@ def _listener(text: str) -> tuple[str, int]:
     type=click.Choice(["3.9", "4.0", "4.1", "4.2", "4.3", "4.4"]),
     help="Give the cluster the features that are this Kafka release's defaults, instead of those it had.",
 )
-@click.option("--salvage", is_flag=True, help="Of damaged logs, copy what is intact.")
-@click.option("--link", is_flag=True, help="Share the segments that stay as they are with the sources (hard links).")
+@click.option("--salvage", is_flag=True, help="Copy the intact batches of damaged logs.")
+@click.option("--link", is_flag=True, help="Share unchanged segments with the sources, by hard links.")
 @click.option(
     "--listener",
     type=ParsedText("HOST:PORT", _listener),

@@ -27,7 +27,7 @@ from kafkafs.cli.schema_files import export_schemas
     "target",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Write them into DIR, which must not exist or be empty.",
+    help="Write them into DIR: a path that does not exist, or an empty directory.",
 )
 @AS_JSON
 @click.pass_context

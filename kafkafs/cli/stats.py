@@ -54,8 +54,8 @@ _POSITION: Final = re.compile(r"(?<!schema )\b[0-9]+")  # in each message the sa
 @click.option("--distinct-keys", is_flag=True, help="Also estimate the number of different keys, within 1 %.")
 @click.option("--decode", is_flag=True, help="Also count the messages whose key or value cannot be decoded, by reason.")
 @SCHEMAS
-@click.option("--png", type=_PICTURE, help="Draw them over time into a PNG file: needs pip install 'kafkafs[plot]'.")
-@click.option("--svg", type=_PICTURE, help="Draw them over time into an SVG file.")
+@click.option("--png", type=_PICTURE, help="Draw messages and bytes over time into a PNG file (extra kafkafs[plot]).")
+@click.option("--svg", type=_PICTURE, help="The same into an SVG file.")
 @AS_JSON
 @TIER
 @click.pass_context

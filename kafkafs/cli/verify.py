@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     is_flag=False,
     flag_value="",
-    help="Also compare LOGDIR with the manifest that `mirror --manifest` wrote. A URL's own needs no FILE.",
+    help="Also compare LOGDIR with the manifest that `mirror --manifest` wrote. A backup at a URL needs no FILE.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, notes included.")
 @TIER

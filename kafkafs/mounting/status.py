@@ -217,7 +217,7 @@ _PLAIN = (
 )
 _PARTITION = (
     _Metric("log_start_offset", "log_start_offset", "gauge", "First offset, in tiered storage or here."),
-    _Metric("local_log_start_offset", "local_log_start_offset", "gauge", "First offset that may be read."),
+    _Metric("local_log_start_offset", "local_log_start_offset", "gauge", "First offset in this directory."),
     _Metric("log_end_offset", "log_end_offset", "gauge", "Offset of the next message."),
     _Metric("segments", "log_segments", "gauge", "Segments."),
     _Metric("size_bytes", "log_size_bytes", "gauge", "Bytes of all segments."),

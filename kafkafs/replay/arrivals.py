@@ -131,7 +131,7 @@ class ArrivalMap:
                 try:
                     self._take(json.loads(line), number, path)
                 except (ValueError, KeyError, TypeError) as error:
-                    raise CorruptData(f"line {number} is not of a map: {error!r}"[:300], path=path) from None
+                    raise CorruptData(f"line {number} is not a line of a map: {error!r}"[:300], path=path) from None
                 size += len(line)
         for arrivals in self._known.values():
             list(arrivals.lines())  # they are in the file

@@ -59,7 +59,7 @@ def translate(properties: Mapping[str, str], path: Path) -> tuple[dict[str, str]
     if "ssl.endpoint.identification.algorithm" in given:
         config["ssl.endpoint.identification.algorithm"] = given["ssl.endpoint.identification.algorithm"] or "none"
     if "config.providers" in given:
-        raise InvalidConfig("config.providers are Java's", path=path, advice="Write the values themselves")
+        raise InvalidConfig("config.providers needs Java", path=path, advice="Write the values themselves")
     for store, kinds in (("truststore", ("PEM",)), ("keystore", ("PEM", "PKCS12"))):
         place, kind = f"ssl.{store}.location", given.get(f"ssl.{store}.type", "JKS").upper()
         used |= {place, f"ssl.{store}.type", f"ssl.{store}.password"}

@@ -286,7 +286,7 @@ class Replay:
         for message in self._cluster.messages(place, max(expected, begun), new):
             if _is_same(first, message, None):
                 what = f"{place} has the message at {message.offset} and at {new}"
-                why = "the broker appended it for the run before this, after this one had looked"
+                why = "the broker appended it for the previous run, after this run had read the target"
                 raise CorruptData(f"{arrivals.tp}: {what}: {why}", offset=first[0])
 
 

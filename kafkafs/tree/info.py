@@ -78,7 +78,8 @@ def _object(facts: Mapping[str, Any]) -> bytes:
 
 
 _Sources = tuple[LogSnapshot, TopicInfo, int | None]
-"""What `@info.json` is made from: a change of the log or of its topic gives another object; the recovery point."""
+"""The sources of `@info.json`: the log's snapshot and its topic's info, each a new object after a change; and the
+recovery point."""
 
 
 class InfoTexts:

@@ -245,7 +245,7 @@ def open_target(owned: OwnedDir, place: str | TopicPartition, *, force: bool = F
     count = partitions[-1] + 1 if info is None else info.partition_count
     if count is None:
         raise InvalidConfig(
-            f"how many partitions {topic} has is not known here", advice="Append to one of its partitions"
+            f"the number of partitions of {topic} is unknown here", advice="Append to one of its partitions"
         )
     return TopicTarget(owned, topic, partitions, count)
 

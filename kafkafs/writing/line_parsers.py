@@ -73,7 +73,7 @@ def _parsed(fields: dict[str, Any], line: bytes, *, raw: bool) -> ParsedLine:
 
 
 def _constant(name: str) -> float:
-    raise ValueError(f'{name} is no JSON; such a number is a string, "{name}"')
+    raise ValueError(f'{name} is not JSON; write it as the string "{name}"')
 
 
 _JSON: Final = json.JSONDecoder(parse_constant=_constant)
@@ -111,7 +111,7 @@ def _bytes(value: Any, what: str, *, raw: bool) -> bytes | None:
     raise InvalidRecord(
         f'{f"`{what}`" if is_field else what} must be a string, {{"base64":"…"}} or null',
         found=_shown(value),
-        advice=f"Its JSON text is one: jq -c '.{what} |= tojson'" if is_field else None,
+        advice=f"Append its JSON text: jq -c '.{what} |= tojson'" if is_field else None,
     )
 
 

@@ -65,7 +65,7 @@ class RefusedLines:
             self._logged += 1
             silent = self._logged > self.PER_SECOND
         if not silent:
-            where = path if line is None else f"{path}: line {line}, after {line - 1} that were accepted"
+            where = path if line is None else f"{path}: line {line}, after {line - 1} accepted lines"
             _log.warning("refused: %s: %s", where, reason)
 
     def at(self, path: str) -> Refused:
@@ -92,7 +92,7 @@ def reason_of(error: Exception, elsewhere: int) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)  # no path below the mount
     if not elsewhere:
         return reason
-    return f"{reason}. Of the lines after it {elsewhere} are in other partitions"
+    return f"{reason}. {elsewhere} of the lines after it are in other partitions"
 
 
 def _printable(text: str) -> str:

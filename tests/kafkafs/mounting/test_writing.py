@@ -217,7 +217,7 @@ def test_why_a_line_was_refused_is_in_the_status_and_the_log(tmp_path):
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", entry["time"]) for entry in refused)
     logged = log.read_text()
     assert [entry["reason"] for entry in refused if entry["reason"] not in logged] == []
-    assert "refused: t/0/@append.jsonl: line 3, after 2 that were accepted: `value` must be" in logged
+    assert "refused: t/0/@append.jsonl: line 3, after 2 accepted lines: `value` must be" in logged
     assert "\x1b" not in logged
 
 
@@ -269,7 +269,7 @@ def test_a_stopped_brokers_directory(tmp_path):
     before = (log_dir / names.CLEAN_SHUTDOWN).read_bytes()
     with mounted(log_dir, tmp_path / "mnt", write=True) as mount:
         assert not (log_dir / names.CLEAN_SHUTDOWN).exists()
-        with fails_with(errno.EINVAL):  # how many partitions it has is not known here
+        with fails_with(errno.EINVAL):  # the number of its partitions is unknown here
             os.open(mount.path / "t" / "@append", os.O_WRONLY)
         with fails_with(errno.EPERM):
             os.open(mount.path / "__consumer_offsets" / "0" / "@append", os.O_WRONLY)

@@ -53,7 +53,7 @@ def test_contents_are_printable_and_short(refused, caplog):
     assert len(entry["reason"]) < 600
     assert entry["reason"].isprintable()
     (record,) = caplog.records
-    assert record.getMessage() == f"refused: {entry['path']}: line 1, after 0 that were accepted: {entry['reason']}"
+    assert record.getMessage() == f"refused: {entry['path']}: line 1, after 0 accepted lines: {entry['reason']}"
 
 
 def test_noting(refused):
@@ -72,12 +72,12 @@ def test_a_refusal_is_told_once_with_its_line_and_what_was_accepted(refused, cap
         with pytest.raises(InvalidRecord):
             writer.write(b"BAD\nfour\n")
     assert numbers_of(refused) == [4]
-    assert caplog.messages == ["refused: t/@append: line 4, after 3 that were accepted: bad"]
+    assert caplog.messages == ["refused: t/@append: line 4, after 3 accepted lines: bad"]
 
 
 def test_it_is_told_how_many_later_lines_other_partitions_have(refused):
     refused.at("t/@append")(3, OSError(errno.ENOSPC, "full", "/logs/t-1"), 2)
-    assert refused.status()[0]["reason"] == "full. Of the lines after it 2 are in other partitions"
+    assert refused.status()[0]["reason"] == "full. 2 of the lines after it are in other partitions"
 
 
 @pytest.mark.parametrize("end", [LineWriter.sync, LineWriter.close])
