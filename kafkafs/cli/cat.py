@@ -183,8 +183,8 @@ def cat(
 
 
 def _in_order_for(key: bytes, log_dir: LogDir, targets: list[TopicPartition]) -> list[TopicPartition]:
-    """The partitions topic by topic, each topic's with that first which producers choose for the key, as in `keys` of a
-    mount."""
+    """The partitions by topic. In each topic the partition comes first that producers choose for the key, as in `keys`
+    of a mount."""
     from storage.append.partitioner import in_order_for_key
 
     partitions: dict[str, list[int]] = {}

@@ -85,7 +85,7 @@ def verify(
 
 
 def _read(place: str, logdir: Path) -> Manifest:
-    """The manifest in a file, or of the backup at a URL. Without a place: of the backup that LOGDIR is the URL of."""
+    """The manifest in a file, or of the backup at a URL. Without `place`: of the backup at LOGDIR, which is a URL."""
     from storage.files import manifest
     from storage.log.places import is_stored
     from storage.log.stored_dir import backup_at, read_manifest

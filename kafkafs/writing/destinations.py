@@ -27,8 +27,8 @@ from storage.types import TopicPartition
 
 # A line of up to this size may yet become a small message: compressed, or with its escapes undone.
 _LONG_LINE_BYTES: Final = 64 << 20
-# A row of nearly the size limit is appended by itself, because compression may even enlarge it: nearly is an eighth of
-# the limit and 1 KiB below it.
+# A row surely fits if it is this and an eighth of the limit below the limit: compression may enlarge it. Any larger row
+# is appended by itself.
 _SURE_BYTES: Final = 1024
 
 
