@@ -49,8 +49,8 @@ def digest(
 
     Use it to compare logs on different machines. TP is a topic, topic/partition or a glob. The digest covers offset,
     timestamp, key, value and headers of every message that a consumer sees, whatever the batches, compression, format
-    version and segments are. It is XXH3 with 128 bits: it notices accidents, not somebody who wants to deceive. With
-    --by N, there is a digest for each range of N offsets that has messages; ranges begin at multiples of N.
+    version and segments are. It is XXH3 with 128 bits, which detects accidents but no forgery. With --by N, there is a
+    digest for each range of N offsets that has messages; ranges begin at multiples of N.
 
     \b
     kafkafs digest /var/kafka orders

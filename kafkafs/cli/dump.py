@@ -34,7 +34,7 @@ _CHECKPOINTS = (
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
 @click.option("--no-records", is_flag=True, help="Print only the batches of a .log.")
-@click.option("--raw", is_flag=True, help="Print the records of Kafka's own topics as any others, not decoded.")
+@click.option("--raw", is_flag=True, help="Do not decode the records of Kafka's own topics.")
 @click.pass_context
 def dump(ctx: click.Context, files: tuple[Path, ...], no_records: bool, raw: bool) -> None:
     """Print the content of Kafka's files, damaged parts too.

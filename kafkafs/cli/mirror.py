@@ -98,8 +98,8 @@ def mirror(
 
     Use it for backups: each run copies what is new, with the same offsets. TP is a topic, topic/partition or a glob.
     SRC is only read, and may be a running broker's. SRC and DEST are directories, or URLs of an object store such as
-    s3://bucket/prefix. A topic that DEST lacks is created with SRC's configuration, but
-    keeps everything. If DEST is a broker's directory, only topics that the broker has created are copied.
+    s3://bucket/prefix. A topic that DEST lacks is created with SRC's configuration, but keeps everything. If DEST is a
+    broker's directory, only topics that the broker has created are copied.
 
     With --until, every partition is cut at the same moment. Batches stay whole: if the last batch also has later
     messages, their number is reported.

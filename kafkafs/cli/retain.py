@@ -50,8 +50,8 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
     segment stays.
 
     With --dry-run, each segment that stays is listed with the reason, its largest timestamp, which retention.ms is
-    compared with, and when it will be removed. For a tiered topic, which kafkafs leaves alone, it shows what its broker
-    would remove.
+    compared with, and when it will be removed. kafkafs leaves tiered topics alone, and shows what their broker would
+    remove.
 
     \b
     kafkafs retain ./logs --dry-run

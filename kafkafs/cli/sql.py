@@ -55,7 +55,7 @@ Other lines are SQL, up to a semicolon at the end of a line."""
 @SCHEMAS
 @TIER
 @ISOLATION
-@click.option("--allow-files", is_flag=True, help="Permit what reads and writes files: COPY, ATTACH, read_csv, SET …")
+@click.option("--allow-files", is_flag=True, help="Permit statements that use files: COPY, ATTACH, read_csv, SET …")
 @click.pass_context
 def sql(
     ctx: click.Context,

@@ -47,8 +47,8 @@ def transactions(
     last stable offset. Its producer is marked with 'holds LSO'. TP is a topic, topic/partition or a glob. A transaction
     is 'hanging' if it has been silent for longer than --timeout and no transactional id in __transaction_state will end
     it in that partition, as kafka-transactions.sh find-hanging decides it; 'hanging?' if partitions of
-    __transaction_state are missing here, so that this is not certain. Then follow the transactional ids and their
-    states.
+    __transaction_state are missing here, so that this is not certain. A second table lists the transactional ids and
+    their states.
 
     \b
     kafkafs transactions /var/kafka --open
