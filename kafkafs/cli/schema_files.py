@@ -21,7 +21,6 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from kafkafs.file_names import encoded_name
@@ -29,10 +28,6 @@ from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import IDS_DIRECTORY, IMPORT_FILE, import_line, suffix_of
 from storage.files.disk import RealDisk
 from storage.files.opening import make_directory, open_file, real_place
-
-if TYPE_CHECKING:
-    pass
-
 
 _MAX_NAME_BYTES = 255
 

@@ -6,15 +6,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from kafkafs.file_names import printable
-
-if TYPE_CHECKING:
-    pass
-
 
 _ANY_WIDTH = 1000
 _ALIGNED = 48  # a longer text moves only its own row to the right, not all others

@@ -8,11 +8,6 @@ with small objects in heaps that cannot shrink: after eight parallel readers, a 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
-
 
 # From malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8

@@ -6,7 +6,6 @@ partitions. Two spellings of one range (`20261120`, `2026-11-20`) give equal nod
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -279,11 +278,9 @@ def _is_encoded(char: str) -> bool:
 
 
 def _key(path: str, name: str) -> tuple[bytes, str]:
-    """The key and the extension of a file in `keys`. OSError (ENAMETOOLONG) for a longer name than a file may have."""
+    """The key and the extension of a file in `keys`. NoSuchPath."""
     for ext in sorted(RENDERED, key=len, reverse=True):  # the longest: `decoded.jsonl` also ends in `.jsonl`
         if name.endswith(f".{ext}"):
-            if len(name_bytes(name)) > MAX_NAME_BYTES:
-                raise OSError(errno.ENAMETOOLONG, "a name is at most 255 bytes long; kafkafs cat --key takes any key")
             return key_from_name(name.removesuffix(f".{ext}")), ext
     raise NoSuchPath(path)
 
