@@ -8,4 +8,4 @@ from typing import Final
 # The columns of Spark's Kafka source, in its order.
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 DECODED: Final = ("key_json", "value_json", "key_schema_id", "value_schema_id", "decode_error")
-NOT_PICKLED: Final = "a scan cannot be copied or pickled: call scan() of a topic there, which can be pickled"
+NOT_PICKLED: Final = "a scan cannot be copied or pickled: pickle the topic instead, and call its scan() there"

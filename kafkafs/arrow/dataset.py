@@ -166,7 +166,7 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("_") or name in _THERE:
             return super().__getattribute__(name)
-        raise AttributeError(f"a scan as a Dataset has no {name!r}; to_table() has it all")
+        raise AttributeError(f"a scan as a Dataset has no {name!r}; to_table() returns all messages")
 
     def __reduce__(self) -> Any:
         raise TypeError(NOT_PICKLED)

@@ -239,7 +239,7 @@ def _tier(given: Paths | Tier | None, keys: Mapping[str, AnyPath] | None) -> Tie
     files = key_files("tier_keys", keys)
     if given is None:
         if files:
-            raise InvalidOption("tier_keys are for what is in a tier: name it too, as tier=")
+            raise InvalidOption("tier_keys decrypt objects in a tier: name the tier too, as tier=")
         return None
     from storage.tier.tier import Tier
 

@@ -63,7 +63,7 @@ class _Defaults:
                     raise BadSchema(f"lacks the field {field}")
                 self.put(below, value[field] if field in value else kind.defaults[field], depth + 1)
         else:
-            raise BadSchema(f"is no {kind}")
+            raise BadSchema(f"is not a valid {kind}")
 
     def _bytes(self, data: bytes) -> None:
         self._out += encode_varint(len(data)) + data
@@ -78,7 +78,7 @@ class _Defaults:
                 del self._out[length:]
                 continue
             return
-        raise BadSchema("is of no type of the union")
+        raise BadSchema("fits no type of the union")
 
     def _items(self, kind: AvroType, items: list[tuple[str | None, Any]], depth: int) -> None:
         assert kind.item is not None
@@ -95,8 +95,8 @@ def _float(kind: AvroType, value: Any) -> bytes:
     if isinstance(value, str) and value in _NOT_FINITE:
         value = float(_NOT_FINITE[value])
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadSchema(f"is no {kind}")
+        raise BadSchema(f"is not a valid {kind}")
     try:
         return struct.pack(_FLOATS[kind.kind], value)
     except OverflowError:
-        raise BadSchema(f"is no {kind}: too large") from None
+        raise BadSchema(f"is not a valid {kind}: too large") from None

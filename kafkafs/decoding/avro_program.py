@@ -96,7 +96,7 @@ FAULT_TEXTS: Final = {
     DatumFault.TOO_DEEP: "it is nested too deeply",
     DatumFault.EMPTY_ITEMS: "more than 65536 items take no bytes",
     DatumFault.TOO_LONG: "the JSON text would be longer than 1 MiB and 16 times the data, or 128 MiB",
-    DatumFault.LEFT_OVER: "bytes are left over behind the value",
+    DatumFault.LEFT_OVER: "bytes are left over after the value",
     DatumFault.LARGE_DECIMAL: "a decimal has more than 8192 bytes",
     DatumFault.NOT_JSON: "it is not valid JSON",
     DatumFault.NO_SYMBOL: "the enum that reads it has neither the symbol nor a default",

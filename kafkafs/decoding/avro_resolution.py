@@ -139,13 +139,13 @@ def mismatch(writer: AvroType, reader: AvroType) -> str:
     compared."""
     if writer.kind != reader.kind:
         promoted = reader.kind in _PROMOTIONS.get(writer.kind, ())
-        return "" if promoted else f"{writer} is not read as {reader}"
+        return "" if promoted else f"{writer} cannot be read as {reader}"
     if writer.name is not None and not _same_name(writer, reader):
-        return f"{writer} is not read as {reader}, which has another name"
+        return f"{writer} cannot be read as {reader}, which has another name"
     if writer.size != reader.size:
         return f"{writer} has {writer.size} bytes, and {reader} {reader.size}"
     if writer.logical == reader.logical == "decimal" and writer.scale != reader.scale:
-        return f"a decimal of scale {writer.scale} is not read as one of scale {reader.scale}"
+        return f"a decimal of scale {writer.scale} cannot be read as a decimal of scale {reader.scale}"
     return ""
 
 

@@ -142,7 +142,7 @@ class _Parser:
                 raise BadSchema("a union is directly within a union")
             return union
         if not isinstance(node, dict):
-            raise BadSchema(f"{_short(node)} is no type")
+            raise BadSchema(f"{_short(node)} is not a type")
         kind = node.get("type")
         if isinstance(kind, (dict, list)):
             return self._type(kind, namespace, depth + 1)

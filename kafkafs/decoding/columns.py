@@ -168,7 +168,7 @@ class ColumnDecoder:
     def _fault(self, name: str, fault: int, at: int, instruction: int) -> str:
         path = self._programs.path(instruction)
         if fault == DatumFault.NOT_RESOLVED:
-            return f"{name} does not resolve to that of the columns: {path}"
+            return f"{name} does not resolve to the schema of the columns: {path}"
         field = f" in field {path}" if path else ""
         return f"{name} does not fit the data: {FAULT_TEXTS[DatumFault(fault)]}{field}, at byte {at}"
 

@@ -121,7 +121,7 @@ def _texts(schema: Schema, schemas: SchemaLookup) -> tuple[tuple[str, str], ...]
             raise BadSchema(f"refers to {reference.name} in two versions")
         waiting += referred.references
         if len(seen) > MOST_FILES or sum(map(len, texts.values())) > MAX_TEXT:
-            raise BadSchema(f"it and what it refers to are more than {MOST_FILES} texts or {MAX_TEXT >> 20} MiB")
+            raise BadSchema(f"it and its references are more than {MOST_FILES} texts or {MAX_TEXT >> 20} MiB")
     if len(schema.text) > MAX_TEXT:
         raise BadSchema(f"its text is longer than {MAX_TEXT >> 20} MiB")
     return tuple(texts.items())
@@ -132,7 +132,7 @@ def _check_name(name: str) -> None:
     parts = name.split("/")
     wrong = any(part in ("", ".", "..") or len(part.encode(errors="replace")) > 255 for part in parts)
     if wrong or not name.isprintable() or "\\" in name or len(parts) > 50 or name == _MAIN:
-        raise BadSchema(f"refers to {name!r}, which is no file name")
+        raise BadSchema(f"refers to {name!r}, which is not a valid file name")
 
 
 class _Kept:

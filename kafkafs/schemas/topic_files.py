@@ -49,7 +49,7 @@ class _Reading:
             expected = f"a name that ends in {', '.join((*_TEXTS, *_COMPILED))}"
             raise InvalidConfig("is not the file of a schema", path=path, expected=expected)
         if file.message and kind == AVRO:
-            raise InvalidConfig(f"a message type, {file.message}, is for Protobuf", path=path)
+            raise InvalidConfig(f"only a Protobuf schema has message types such as {file.message}", path=path)
         data = self._read(self._path.name)
         if kind is None:
             text = b64encode(data).decode()

@@ -360,7 +360,7 @@ def test_paths(built, tmp_path, monkeypatch):
         )),
         ({"tier": ".", "tier_keys": {"k": 5}}, "tier_keys: 'k' takes the path"),
         ({"tier": ".", "tier_keys": {"k": "/"}}, "the key 'k', is not a file"),
-        ({"tier_keys": {"k": __file__}}, "name it too, as tier="),
+        ({"tier_keys": {"k": __file__}}, "name the tier too, as tier="),
     ],
     ids=named,
 )  # fmt: skip

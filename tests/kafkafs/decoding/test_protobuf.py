@@ -160,7 +160,7 @@ def test_names_that_are_no_file_names(name):
     main = Schema(7, PROTOBUF, "message A {}", (Reference(name, "s", 1),))
     table = SchemaTable(main, versions={("s", 1): Schema(8, PROTOBUF, "message X {}")})
     _, errors = decoded_texts(TextDecoder(table, "t-value"), [framed(b"\0")])
-    assert "is no file name" in errors[0]
+    assert "is not a valid file name" in errors[0]
 
 
 def test_references():

@@ -188,7 +188,7 @@ def test_an_id_that_a_registry_knows_comes_first(places):
     [
         ("t={}/none.avsc", "none.avsc, the schema of t-value, is not a file"),
         ("t={}/order.txt", "is not the file of a schema"),
-        ("t={}/order.avsc:shop.Order", "a message type, shop.Order, is for Protobuf"),
+        ("t={}/order.avsc:shop.Order", "only a Protobuf schema has message types such as shop.Order"),
         ("{}/order.avsc", "is not a directory; the file of a topic's schema is named as TOPIC=FILE"),
         ("t={}/latin.avsc", "schema is not UTF-8"),
         ("t={}/linked.proto", "common/link.proto"),

@@ -180,7 +180,7 @@ def test_schemas_that_would_be_too_large(tmp_path):
     new = record_schema(("i", "int"), ("x", ["int", "string", kinds]), x={})
     path = a_log(tmp_path / "default", [None], record_schema(("i", "int")), new)
     (row,) = typed(path, [framed(1, b"\x02")])
-    assert "field x: the default is of no type of the union" in row["decode_error"]
+    assert "field x: the default fits no type of the union" in row["decode_error"]
 
 
 def test_a_schema_that_is_no_columns(tmp_path):
