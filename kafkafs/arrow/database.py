@@ -19,6 +19,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final, Self
 
 from kafkafs.arrow import COLUMNS
+from kafkafs.arrow.error_places import in_text
 from kafkafs.arrow.interruptible import Caller
 from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.arrow.result_forms import literal, quoted
@@ -66,6 +67,8 @@ _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.I)
 _LISTING: Final = re.compile(
     r"\bshow\s+all\b|information_schema|duckdb_(tables|views|columns)|\bpg_|sqlite_master", re.I
 )
+_IS_LOCKED: Final = re.compile(r"^Permission Error: |operations are disabled|configuration has been locked")
+_LOCKED: Final = "--allow-files permits files, other databases, extensions and settings"
 _LASTING: Final = re.compile(r"\s*(prepare\b|create\b.*\b(view|macro|function)\b)", re.I | re.S)
 
 
@@ -81,12 +84,13 @@ def require_duckdb() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement; whether it has a result (CREATE, INSERT and SET have none), and whether the result comes from
-    EXPLAIN."""
+    """A statement; whether it has a result (CREATE, INSERT and SET have none), whether the result comes from EXPLAIN,
+    and the line of the whole text where it begins."""
 
     text: str
     has_result: bool
     is_plan: bool
+    line: int
 
 
 class Database:
@@ -100,7 +104,7 @@ class Database:
     def __init__(self, log: Log, *, binary: bool = False, allow_files: bool = False) -> None:
         """ImportError if the extra is not installed."""
         require_duckdb()
-        self._log, self._binary = log, binary
+        self._log, self._binary, self._is_locked = log, binary, not allow_files
         self._spill = tempfile.TemporaryDirectory(prefix="kafkafs-sql-", ignore_cleanup_errors=True)
         self._connection = _connection(self._spill.name, allow_files=allow_files)
         self._call = Caller(self._interrupt)
@@ -141,9 +145,9 @@ class Database:
         """The statements of a text. BadQuery."""
         return _parsed(text)
 
-    def run(self, statement: str, form: Form | None = None) -> Iterator[pa.RecordBatch]:
+    def run(self, statement: str, form: Form | None = None, *, line: int = 1) -> Iterator[pa.RecordBatch]:
         """Return the result of one statement: at least one batch, the first at once. `form`: converts each column.
-        Columns of the same name are numbered: `value`, `value_1`.
+        `line`: where the statement begins, for errors. Columns of the same name are numbered: `value`, `value_1`.
 
         BadQuery; StorageError and OSError of the log; InvalidOption for topics whose names differ only in case;
         KeyboardInterrupt.
@@ -151,13 +155,14 @@ class Database:
         import duckdb
         import pyarrow as pa
 
+        text = statement
         try:
             self._call(lambda: self._begin(statement))
             if _SHOW_TABLES.fullmatch(statement):
                 statement = self._listing()
             reader = self._call(lambda: self._reader(statement, form))
         except (duckdb.Error, RuntimeError) as error:
-            raise self._failure(error) from None
+            raise self._failure(error, text, line) from None
         if reader is None:
             return
         batches = 0
@@ -165,7 +170,7 @@ class Database:
             try:
                 batch = self._call(lambda: next(reader, None))
             except (duckdb.Error, RuntimeError, OSError, pa.ArrowException) as error:
-                raise self._failure(error) from None
+                raise self._failure(error, text, line) from None
             if batch is None:
                 break
             batches += 1
@@ -290,16 +295,16 @@ class Database:
             table.stop()
         self._connection.interrupt()
 
-    def _failure(self, error: Exception) -> Exception:
+    def _failure(self, error: Exception, statement: str, line: int) -> Exception:
         """The error that ended a statement: that of a topic's scan, or else DuckDB's, which then suggests a topic
-        instead of a table of DuckDB's own."""
+        instead of a table of DuckDB's own, and names the option for what is locked."""
         for table in self._tables.values():
             if table.failure is not None:
                 return table.failure
-        message = str(error)
+        message = in_text(error, statement, line)
         missing = _MISSING.search(message)
         if missing is None:
-            return BadQuery(message)
+            return BadQuery(f"{message}\n\n{_LOCKED}" if self._is_locked and _IS_LOCKED.search(message) else message)
         near = get_close_matches(missing[1], [*self._topics.values(), *self._own_tables()], n=1)
         if near:
             return BadQuery(_MEANT.sub(lambda _: f'\nDid you mean "{near[0]}"?', message))
@@ -340,8 +345,10 @@ class Where:
         self._connection = _connection("", allow_files=False)
         casts = "" if schemas is None else f" REPLACE ({_KEY_JSON}, {_VALUE_JSON})"
         more = f", {_AS_JSON}" if schemas is None else ""
-        query = f"SELECT row FROM (SELECT *{casts}{more} FROM records) WHERE ({expression}\n) ORDER BY row"
-        self._query = "; ".join(statement.text for statement in _parsed(query))
+        self._expression = expression
+        # The expression has lines of its own, which errors show.
+        query = f"SELECT row FROM (SELECT *{casts}{more} FROM records) WHERE (\n{expression}\n) ORDER BY row"
+        self._query = "; ".join(statement.text for statement in _parsed(query, expression))
         self._chosen(self._schema.empty_table())
 
     def __call__(self, tp: TopicPartition, block: RecordBlock) -> RecordBlock:
@@ -366,7 +373,7 @@ class Where:
             self._connection.register("records", numbered)
             return self._connection.execute(self._query).fetchnumpy()["row"].astype(np.int64)
         except duckdb.Error as error:
-            raise BadQuery(str(error)) from None
+            raise BadQuery(in_text(error, self._expression)) from None
 
 
 class _Table:
@@ -477,13 +484,19 @@ def _connection(spill: str, *, allow_files: bool) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _parsed(text: str) -> list[Statement]:
+def _parsed(text: str, written: str | None = None) -> list[Statement]:
     """The statements of a text. OFFSET is a word of SQL, so a column of that name is quoted if the text is otherwise
-    invalid. BadQuery."""
+    invalid. `written`: the part of it that a user wrote, by default everything. BadQuery."""
     import duckdb
 
     def parsed(text: str) -> list[Statement]:
-        return [_statement(statement) for statement in duckdb.extract_statements(text)]
+        position, statements = 0, []
+        for statement in duckdb.extract_statements(text):
+            query = statement.query.strip()
+            position = max(position, text.find(query, position))
+            statements.append(_statement(statement, query, text.count("\n", 0, position) + 1))
+            position += 1
+        return statements
 
     try:
         text.encode()  # surrogates stand for bytes of a command line that are not UTF-8; DuckDB refuses them
@@ -493,21 +506,21 @@ def _parsed(text: str) -> list[Statement]:
     except duckdb.Error as error:
         with suppress(duckdb.Error):
             return parsed(_OFFSET.sub(lambda found: found[1] or '"offset"', text))
-        raise BadQuery(str(error)) from None
+        raise BadQuery(in_text(error, text if written is None else written)) from None
 
 
-def _statement(parsed: duckdb.Statement) -> Statement:
+def _statement(parsed: duckdb.Statement, text: str, line: int) -> Statement:
     import duckdb
 
     kinds, results = duckdb.StatementType, duckdb.ExpectedResultType
-    text, expected = parsed.query.strip(), parsed.expected_result_type
+    expected = parsed.expected_result_type
     # DuckDB returns the number of changed rows like a row of a result.
     has_result = results.QUERY_RESULT in expected and results.CHANGED_ROWS not in expected
     if parsed.type == kinds.MULTI:  # PIVOT
         has_result = True
     elif parsed.type in (kinds.INSERT, kinds.UPDATE, kinds.DELETE, kinds.MERGE_INTO):
         has_result = "returning" in text.casefold()
-    return Statement(text, has_result, parsed.type == kinds.EXPLAIN)
+    return Statement(text, has_result, parsed.type == kinds.EXPLAIN, line)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

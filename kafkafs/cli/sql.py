@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -47,8 +47,8 @@ Other lines are SQL, up to a semicolon at the end of a line."""
     "--format",
     "form",
     type=click.Choice(["table", "csv", "jsonl", "parquet"]),
-    help=f"The format of results. By default that of FILE's suffix (.csv, .jsonl, .parquet), otherwise a table of at"
-    f" most {_MOST_ROWS} rows.",
+    help=f"The format of results. By default that of FILE's suffix (.csv, .jsonl, .parquet); without FILE, and for .txt,"
+    f" a table of at most {_MOST_ROWS} rows.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write there, not to stdout.")
 @click.option("--binary", is_flag=True, help="Keys and values are BLOBs, not text.")
@@ -76,8 +76,9 @@ def sql(
     decode_error. Quote names that contain anything but letters, digits and _: "my-topic". A filter on offset, partition
     or timestamp, or for one key, reads only what it needs.
 
-    QUERY may have several statements, or be .tables or .schema TOPIC. A prompt has these too, .help, quit, and a
-    history ($XDG_STATE_HOME/kafkafs/sql_history). ^C ends a statement, and a second ^C the program.
+    QUERY, or stdin, may have several statements; its first lines may be .tables or .schema TOPIC. A prompt has these
+    too, .help, quit, and a history ($XDG_STATE_HOME/kafkafs/sql_history). ^C ends a statement, and a second ^C the
+    program.
 
     FILE gets the result of one statement. It appears when the result is complete; if the query fails, the previous
     FILE stays. In csv, NULL is an empty field, and an empty text is "".
@@ -113,11 +114,16 @@ def sql(
             return
         text = query if query is not None else sys.stdin.read()
         with database() as session:
-            if text.startswith(".") and query is not None:
+            lines = text.lstrip().split("\n")
+            dots = list(takewhile(lambda line: line.startswith("."), lines))
+            rest = "\n".join(lines[len(dots) :])
+            if output is not None and len(dots) + bool(rest.strip()) > 1:
+                raise click.UsageError("-o FILE takes the result of one statement, or of .tables or .schema alone")
+            for line in dots:
                 with _destination(output) as out, _stdout(out):
-                    _dot(session, text.split())
-            else:
-                _run(session, text, chosen, output)
+                    _dot(session, line.split())
+            if rest.strip() or not dots:
+                _run(session, "\n" * len(dots) + rest if dots else text, chosen, output)
     except ImportError as error:
         raise click.UsageError(str(error)) from None
     except (BadQuery, InvalidOption) as error:
@@ -133,9 +139,14 @@ def sql(
 
 
 def _form(form: str | None, output: Path | None) -> str:
-    """The form of results: the given form, or what the name of FILE ends in, or a table."""
-    suffix = "" if output is None else output.suffix.removeprefix(".")
-    return form or (suffix if suffix in _WRITERS else "table")
+    """The form of results: as it is named, or as FILE ends."""
+    suffix = "" if output is None else output.suffix
+    if form is not None or suffix in ("", ".txt"):
+        return form or "table"
+    if suffix not in (".csv", ".jsonl", ".parquet"):
+        expected = ".csv, .jsonl, .parquet or .txt; or name its --format"
+        raise click.UsageError(f"-o: FILE ends in {suffix}, expected {expected}")
+    return suffix[1:]
 
 
 def _run(database: Database, text: str, form: str, output: Path | None) -> None:
@@ -155,7 +166,7 @@ def _run(database: Database, text: str, form: str, output: Path | None) -> None:
                 if statement.has_result:
                     write_result(database, statement, form, out)
                 else:
-                    for _ in database.run(statement.text):
+                    for _ in database.run(statement.text, line=statement.line):
                         pass
 
 
@@ -206,7 +217,7 @@ def write_result(database: Database, statement: Statement, form: str, out: Binar
     forms = {"jsonl": result_forms.json, "parquet": result_forms.parquet}
     write = _plan if statement.is_plan and form == "table" else _WRITERS[form]
     try:
-        write(database.run(statement.text, forms.get(form, result_forms.text)), out)
+        write(database.run(statement.text, forms.get(form, result_forms.text), line=statement.line), out)
         out.flush()
     except OSError as error:
         if out is sys.stdout.buffer:

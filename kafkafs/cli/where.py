@@ -30,6 +30,8 @@ def where_filter(expression: str, log_dir: LogDir, places: SchemaPlaces, targets
     from kafkafs.schemas.steady_schemas import SteadySchemas
     from storage.format.messages import GROUPS
 
+    if not expression.strip():
+        raise click.UsageError("--where: the expression is empty")
     source = schemas_of(log_dir, places)
     decoded = source.registry() or any(tp.topic in GROUPS for tp in targets)
     try:
