@@ -120,7 +120,7 @@ def newest_timestamp(snapshot: LogSnapshot, segment: Segment) -> int:
     try:
         if not sealed and end <= _UNINDEXED_BYTES:
             return greatest_timestamp(snapshot, segment).timestamp
-        newest = segment.last_indexed_time().timestamp
+        newest = segment.last_indexed_time(end).timestamp
         if end > _UNINDEXED_BYTES and newest == NO_TIMESTAMP:
             return first_timestamp(snapshot, segment)  # an index may be added later
         if not sealed or newest == NO_TIMESTAMP:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptIndex, IndexFault
+from storage.files import sparse_index
 from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, load_index, used_entries
 from storage.types import OffsetPosition
 
@@ -116,6 +117,11 @@ def load(path: Path, base_offset: int, log_size_bytes: int | None = None, *, gro
     return load_index(
         path, ENTRY_SIZE, lambda data: parse(data, base_offset, log_size_bytes, growing=growing, path=path)
     )
+
+
+def load_end(path: Path, base_offset: int, log_size_bytes: int) -> OffsetIndex | None:
+    """Reads the last entries of an .index (`sparse_index.load_end`)."""
+    return sparse_index.load_end(path, ENTRY_SIZE, lambda data: parse(data, base_offset, log_size_bytes))
 
 
 def encode(offsets: npt.ArrayLike, positions: npt.ArrayLike, base_offset: int) -> bytes:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from storage.files.log_file import open_quietly
 
 # Read in steps, so that the zeros of a preallocated file (10 MiB) are not all read.
 _STEP_ENTRIES = 8192
+_END_ENTRIES = 256
 _REINDEX = "Readers work around it; `kafkafs reindex` rebuilds it from the log"
 
 I = TypeVar("I", bound="SparseIndex")  # noqa: E741
@@ -52,6 +54,18 @@ def load_index(path: Path, entry_size: int, parse: Callable[[bytes], I]) -> I:
     index = parse(data)
     index.missing, index.problem = missing, index.problem or problem
     return index
+
+
+def load_end(path: Path, entry_size: int, parse: Callable[[bytes], I]) -> I | None:
+    """The last entries of an index file; None if it must be read as a whole, because it cannot be read, ends in
+    preallocated zeros, or these entries are not sound. Whether the entries before them are is not looked at."""
+    with suppress(OSError), open(path, "rb", buffering=0, opener=open_quietly) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        data = os.pread(file.fileno(), _END_ENTRIES * entry_size, max(0, size_bytes - _END_ENTRIES * entry_size))
+        if size_bytes % entry_size == 0 and any(data[-entry_size:]):
+            index = parse(data)
+            return index if index.problem is None else None
+    return None
 
 
 def used_parts(fd: int, entry_size: int) -> Iterator[bytes]:

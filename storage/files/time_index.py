@@ -8,15 +8,13 @@ TimeIndex.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.errors import CorruptIndex, IndexFault
-from storage.files.log_file import open_quietly
+from storage.files import sparse_index
 from storage.files.sparse_index import SparseIndex, broken_entry, first_failure, load_index, used_entries
 from storage.types import NO_TIMESTAMP, TimestampOffset
 
@@ -100,17 +98,9 @@ def load(path: Path, base_offset: int, *, growing: bool = False) -> TimeIndex:
     return load_index(path, ENTRY_SIZE, lambda data: parse(data, base_offset, growing=growing, path=path))
 
 
-def load_last(path: Path, base_offset: int) -> TimestampOffset | None:
-    """The last entry of a .timeindex, of which nothing else is read, so that it is not known whether the entries before
-    it are valid. None if it has no last entry, ends in preallocated zeros, or cannot be read."""
-    with suppress(OSError), open(path, "rb", buffering=0, opener=open_quietly) as file:
-        size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes and size_bytes % ENTRY_SIZE == 0:
-            table = np.frombuffer(os.pread(file.fileno(), ENTRY_SIZE, size_bytes - ENTRY_SIZE), dtype=_ENTRY)
-            timestamp, offset = (int(table[name][0]) for name in ("timestamp", "offset"))
-            if timestamp > 0 and offset >= 0:
-                return TimestampOffset(timestamp, base_offset + offset)
-    return None
+def load_end(path: Path, base_offset: int) -> TimeIndex | None:
+    """Reads the last entries of a .timeindex (`sparse_index.load_end`)."""
+    return sparse_index.load_end(path, ENTRY_SIZE, lambda data: parse(data, base_offset))
 
 
 def encode(timestamps: npt.ArrayLike, offsets: npt.ArrayLike, base_offset: int) -> bytes:

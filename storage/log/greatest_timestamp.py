@@ -80,7 +80,7 @@ def position_for_timestamp(snapshot: LogSnapshot, segment: Segment, timestamp: i
     entry = segment.time_index(end).floor(timestamp)
     if entry.timestamp < 0:
         return 0
-    position = _position_of(snapshot, segment, entry, end)
+    position = _position_of(snapshot, segment, entry, segment.floor(entry.offset, end))
     return 0 if position is None else position
 
 
@@ -138,20 +138,20 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
 
 def _from_index(snapshot: LogSnapshot, segment: Segment, end: int) -> _Found:
     """The content of the time index, if the log confirms it, and the position that it covers."""
-    entry = segment.time_index(end).last
-    position = None if entry.timestamp < 0 else _position_of(snapshot, segment, entry, end)
+    entry = segment.last_indexed_time(end)
+    start = 0 if entry.timestamp < 0 else segment.floor_near_end(entry.offset, end)
+    position = None if entry.timestamp < 0 else _position_of(snapshot, segment, entry, start)
     if position is None:
         return _Found(TimestampOffset(NO_TIMESTAMP, segment.base_offset), 0, max(entry.timestamp, NO_TIMESTAMP), None)
     return _Found(entry, position, NO_TIMESTAMP, None)
 
 
-def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset, end: int) -> int | None:
-    """The position of an index entry's batch; None if the log does not confirm the entry.
+def _position_of(snapshot: LogSnapshot, segment: Segment, entry: TimestampOffset, start: int) -> int | None:
+    """The position of an index entry's batch, which is not before `start`; None if the log does not confirm the entry.
 
     Before Kafka 3.9.1 an entry's offset may be any offset of the batch.
     """
-    start = segment.floor(entry.offset, end)
-    for window in scan_batches(snapshot, segment, start, end, window=LOOKUP_BYTES):
+    for window in scan_batches(snapshot, segment, start, window=LOOKUP_BYTES):
         if window.damage is not None:
             return None
         table = window.table

@@ -283,11 +283,13 @@ class Segment:
             ),
         )
 
-    def last_indexed_time(self) -> TimestampOffset:
-        """The last entry of the .timeindex, unverified, if possible without reading the others; (-1, base offset) when
-        there is none."""
-        last = None if self.is_remote else time_index.load_last(self.path_of(FileKind.TIME_INDEX), self.base_offset)
-        return self.time_index().last if last is None else last
+    def last_indexed_time(self, end: int | None = None) -> TimestampOffset:
+        """The last entry of the .timeindex, unverified; (-1, base offset) when there is none. Of a sealed segment the
+        entries before it are not read if possible. `end`: see `offset_index`."""
+        index = None
+        if self.sealed and not self.is_remote:
+            index = time_index.load_end(self.path_of(FileKind.TIME_INDEX), self.base_offset)
+        return (self.time_index(end) if index is None else index).last
 
     def transaction_index(self) -> TransactionIndex:
         """The .txnindex, unverified."""
@@ -343,7 +345,19 @@ class Segment:
 
         The index entry's batch is read and its CRC checked; entries that fail are skipped. 0 if no entry is good.
         """
-        index = self.offset_index(end)
+        return self._floor(self.offset_index(end), offset, end)
+
+    def floor_near_end(self, offset: int, end: int) -> int:
+        """`floor`, of an offset in one of the last batches of a segment: of a sealed one only the last index entries
+        are read if possible."""
+        index, position = None, 0
+        if self.sealed and not self.is_remote:
+            index = offset_index.load_end(self.path_of(FileKind.OFFSET_INDEX), self.base_offset, end)
+        if index is not None:
+            position = self._floor(index, offset, end)
+        return position or self.floor(offset, end)
+
+    def _floor(self, index: OffsetIndex, offset: int, end: int) -> int:
         entry = index.floor(offset)
         for attempt in range(_INDEX_TRIES):
             if entry.position <= 0:

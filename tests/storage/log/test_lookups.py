@@ -1,8 +1,10 @@
 """What is asked of whole logs, as brokers answer it and against plain scans: offsets, cuts, counts."""
 
 import json
+import os
 import random
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +117,38 @@ def test_damaged_time_index(tmp_path, missing, later, further):
         if missing == "file":
             index.unlink()
     check_against_a_scan(partition)
+
+
+@pytest.mark.parametrize("harm", [None, "preallocated", "unsound at the end", "cut", "no .index"])
+def test_the_end_of_a_long_index_is_enough(tmp_path, monkeypatch, harm):
+    """Of sealed segments, whose indexes are a hundredth of the log; what is wrong there costs time only."""
+    count, items = 500, []
+    for number in range(2 * count):
+        items += [ROLL] if number == count else []
+        items.append(Batch(stamped(START_MS + (number if number != 460 else 5000))))
+    snapshot = snapshot_of(tmp_path, items, index_interval_bytes=1)
+    files = {suffix: tmp_path / f"t-0/{0:020}.{suffix}" for suffix in ("index", "timeindex")}
+    data = {suffix: file.read_bytes() for suffix, file in files.items()}
+    assert sum(map(len, data.values())) > 9_000
+    if harm == "preallocated":
+        files["timeindex"].write_bytes(data["timeindex"] + bytes(12_000))
+    elif harm == "unsound at the end":
+        files["timeindex"].write_bytes(data["timeindex"] + data["timeindex"][:120])
+    elif harm == "cut":
+        files["timeindex"].write_bytes(data["timeindex"][:1200])
+    elif harm is not None:
+        files["index"].unlink()
+    read, size = os.pread, 0
+
+    def counting(fd, *where):
+        nonlocal size
+        part = read(fd, *where)
+        size += len(part) if Path(f"/proc/self/fd/{fd}").readlink() in files.values() else 0
+        return part
+
+    monkeypatch.setattr(os, "pread", counting)
+    assert greatest_timestamp(snapshot, snapshot.segments[0]) == TimestampOffset(START_MS + 5000, 460)
+    assert harm is not None or 0 < size < 6000
 
 
 def test_greatest_timestamp_follows_growth(tmp_path):
