@@ -63,7 +63,7 @@ class Shown:
         return self.ends is not None or self.rest is not None
 
 
-DEFAULT_EXACT_BELOW = 1 << 30  # measured in about a second
+DEFAULT_EXACT_BELOW = 1 << 30  # how long this takes: kafkafs/DESIGN.md, "Sizes"
 
 
 class SizeWasEstimated(StorageError):

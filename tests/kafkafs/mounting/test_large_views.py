@@ -208,6 +208,11 @@ def test_a_terabyte_is_open_at_once(tmp_path):
         assert run("tail", "-n", "10", file) == text(log.messages[-10:])
         assert run("sh", "-c", 'tac "$1" | head -n 1', "sh", file) == text(log.messages[-1:])
         assert _bytes_read(mount.pid) - before < 30 << 20
+        over = f"time/{START_MS + 100_000}--{START_MS + 200_000}.txt"
+        for name, last in ((over, first[199]), (f"time/{START_MS}--.txt", log.messages[-1])):
+            before = _bytes_read(mount.pid)
+            assert run("tail", "-n", "1", mount.path / "t/0" / name) == text([last])
+            assert _bytes_read(mount.pid) - before < 16 << 20
     assert b"exact_below" in run_kafkafs("mount", "--help").stdout
 
 
