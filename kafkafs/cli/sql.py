@@ -47,8 +47,8 @@ Other lines are SQL, up to a semicolon at the end of a line."""
     "--format",
     "form",
     type=click.Choice(["table", "csv", "jsonl", "parquet"]),
-    help=f"The format of results. By default that of FILE's suffix (.csv, .jsonl, .parquet); without FILE, and for .txt,"
-    f" a table of at most {_MOST_ROWS} rows.",
+    help=f"The format of results. By default that of FILE's suffix (.csv, .jsonl, .parquet); without FILE, and for"
+    f" .txt, a table of at most {_MOST_ROWS} rows.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write there, not to stdout.")
 @click.option("--binary", is_flag=True, help="Keys and values are BLOBs, not text.")
