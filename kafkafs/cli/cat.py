@@ -89,7 +89,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...
     metavar="DURATION",
     help="With --merge and --follow: how long a message waits for earlier ones of other partitions  [default: 1s]",
 )
-@click.option("--latest", is_flag=True, help="Only the last message of every key, without deleted keys.")
+@click.option("--latest", is_flag=True, help="Only each partition's last message of every key, without deleted keys.")
 @AT
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @click.option("--header", "headers", callback=_headers, multiple=True, metavar="N=V", help="Only with this header.")
@@ -120,7 +120,8 @@ def cat(
 
     TP is a topic, topic/partition or a glob like 'orders*/0'. Partitions are printed one after the other, or with
     --merge together, in the order of their timestamps. Ranges apply to each partition. --key and --time use indexes
-    in the user's cache directory; with --latest, --key and --header choose among the last messages.
+    in the user's cache directory; with --latest, --key and --header choose among the last messages. A key whose
+    messages are in several partitions, for example because partitions were added, has a last message in each.
 
     \b
     kafkafs cat /var/kafka orders
@@ -136,7 +137,8 @@ def cat(
     partition, %o offset, %T timestamp in ms, %h headers, %%; \\n \\t \\r \\xNN. A null prints nothing, a null header
     value NULL.
 
-    Exit code 4: damage; a line of more than 64 MiB, which is left out; with --key alone, no message has the key.
+    Exit code 4: damage; offsets that begin above the end of a partition, whatever other partitions have; a line of more
+    than 64 MiB, which is left out; with --key alone, no message has the key.
     """
     from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, Question
 

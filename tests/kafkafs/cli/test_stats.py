@@ -215,3 +215,17 @@ def test_without_the_library_it_says_so(tmp_path, monkeypatch):
     assert result.exit_code == 4
     assert "pip install 'kafkafs[plot]'" in result.output
     assert run("stats", tmp_path / "logs").exit_code == 0
+
+
+def test_reasons_are_one_reason_at_each_position(tmp_path):
+    """What only differs in the byte that it names is one reason, but UTF-8 is a name."""
+    schema = {"type": "record", "name": "R", "fields": [{"name": "text", "type": "string"}]}
+    (tmp_path / "t.avsc").write_text(json.dumps(schema))
+    values = [b"\x02\xff", b"\x04a\xff", b"\x06ab\xff"]
+    build_log_dir(tmp_path / "logs", {"t": [[Record(None, value) for value in values]]})
+    shown = json.loads(
+        output_of("stats", tmp_path / "logs", "t", "--decode", "--schemas", f"t={tmp_path / 't.avsc'}", "--json")
+    )
+    [reason] = shown["undecodable"]
+    assert reason["messages"] == 3
+    assert "UTF-8" in reason["reason"]
