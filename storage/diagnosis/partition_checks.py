@@ -15,10 +15,11 @@ from storage.diagnosis.damage import of_denied
 from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
-from storage.files import names, partition_metadata
+from storage.files import leader_epochs, names, partition_metadata
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
+from storage.log.segment import Segment
 from storage.log.segments import live_offsets
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
@@ -155,13 +156,20 @@ def check_remote(
     """Check partitions that begin in tiered storage. OSError."""
     loses = properties is not None and not properties.is_tiered
     for tp in partitions:
-        bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)
+        path = log_dir.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT
+        bases = live_offsets(path.parent, FileKind.LOG)
         try:
             remote = log_dir.remote_offsets(tp, bases[0]) if bases else None
         except PermissionError as error:
             yield of_denied(error, log_dir.path / tp.dir_name)
             continue
-        if remote is not None:
+        start = bases[0] if bases and remote is None else 0 if remote is None else remote.start
+        if bases and bases[0] and log_dir.is_tiered(tp.topic) and not _names_leaders(path, start, bases[0]):
+            what = f"the leaders of the offsets {start} to {bases[0]} are missing or wrong here, in a tiered log"
+            broker = f"begins at {bases[0]}, and removes what it had in tiered storage"
+            advice = "Restore the file before it starts, from another replica or a backup"
+            yield Prediction("remote-epochs", Reaction.FORGETS, path, what, broker, advice, tp)
+        elif remote is not None:
             yield Prediction(
                 FaultKind.REMOTE_SEGMENTS.name_in_reports,
                 Reaction.FORGETS if loses else Reaction.FETCHES,
@@ -175,3 +183,16 @@ def check_remote(
                 else "Keep the tiered storage: a copy of this directory does not have these messages",
                 tp,
             )
+
+
+def _names_leaders(path: Path, start: int, local_start: int) -> bool:
+    """Whether a leader-epoch-checkpoint has the leader at the log's start, and that of the first batch here. A broker
+    looks for remote segments by leader epoch, and removes those whose epochs are below all of the checkpoint's."""
+    try:
+        epochs = leader_epochs.read(path)
+    except (CorruptCheckpoint, OSError):
+        return True  # check_files reports it
+    segment = Segment.at(path.parent, local_start)
+    batch = segment.batch_at(0, segment.size)
+    written_by = epochs.epoch_at(local_start) if batch is None else int(batch.leader_epoch[0])
+    return epochs.epoch_at(start) is not None and epochs.epoch_at(local_start) == written_by

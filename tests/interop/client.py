@@ -68,10 +68,11 @@ class Client:
     def create_topics(self, topics, replicas=1):
         """Creates many topics, of (partitions, configuration), in one request, and waits for their partitions.
 
-        `replicas`: their number, or the brokers of one partition."""
+        `replicas`: their number, or the brokers of all partitions."""
         new = []
         for topic, (partitions, config) in topics.items():
-            shape = (partitions, replicas) if isinstance(replicas, int) else (-1, -1, {0: replicas})
+            chosen = {} if isinstance(replicas, int) else dict.fromkeys(range(max(partitions, 1)), replicas)
+            shape = (-1, -1, chosen) if chosen else (partitions, replicas)
             new.append(NewTopic(topic, *shape))
             new[-1].topic_configs = {SETTINGS.get(key, key): str(value) for key, value in config.items()}
         answer = self._with_admin(lambda admin: admin.create_topics(new, timeout_ms=120_000))

@@ -138,9 +138,10 @@ class Broker:
         self.kill()
 
     def reconfigure(self, config):
-        """Changes settings from the next start on."""
+        """Change settings from the next start on; returns the broker."""
         self._config |= config
         self._write_properties()
+        return self
 
     @property
     def pid(self):
@@ -148,10 +149,12 @@ class Broker:
 
     @property
     def _settings(self):
+        is_broker = self._config.get("process.roles") == "broker"
         return {
             "process.roles": "broker,controller",
             "node.id": "1",
-            "listeners": f"PLAINTEXT://{self.address},CONTROLLER://{self.controller_address}",
+            "listeners": f"PLAINTEXT://{self.address}"
+            + ("" if is_broker else f",CONTROLLER://{self.controller_address}"),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": f"1@{self.controller_address}",
             "log.dirs": str(self.log_dir),

@@ -21,6 +21,7 @@ did, for the rounds that tests/interop/test_predictions.py repeats without a bro
 
 import argparse
 import json
+import os
 import random
 import re
 import shutil
@@ -44,9 +45,11 @@ from tests.interop.kafka import BROKER_VERSION, VERSION, Broker, DidNotStart
 from tests.interop.make_doctor import PARTITIONS, YEARS_MS, make_origin
 from tests.interop.piles.model import HEAD, Intact, records
 from tests.interop.random_damages import ANY, CHECKPOINTS, IN_A_PARTITION, Damaged
+from tests.interop.surroundings import surroundings
 from tests.support.commands import run as run_command
 from tests.support.downloads import DOWNLOADS
 from tests.support.fixtures import FIXTURES, copy_log_dir
+from tests.support.waiting import wait_for
 
 TOPIC = "p"
 _CONTROL = 0x20
@@ -60,8 +63,9 @@ _MANY = 12  # damaged partitions that one start judges
 class Patient(Broker):
     """A broker on existing directories, which are not formatted."""
 
-    def __init__(self, directory, dirs):
-        super().__init__(directory, {"log.dirs": ",".join(map(str, dirs)), "log.cleaner.enable": "false"})
+    def __init__(self, directory, dirs, beside):
+        own = {"log.dirs": ",".join(map(str, dirs)), "log.cleaner.enable": "false"}
+        super().__init__(directory, {**own, **beside})
 
     def _format(self):
         pass
@@ -83,6 +87,7 @@ class Round:
     told: dict
     held: list
     offline: set
+    kind: str = ""
     outcome: dict | None = None
 
     def recorded(self):
@@ -126,7 +131,7 @@ def _held(dirs, number):
     return {offset for path in places for offset in intact_offsets(path) if offset >= max(starts)}
 
 
-def damaged(origin, place, dice, taken_back=None, *, may_refuse=False):
+def damaged(origin, place, dice, taken_back=None, *, may_refuse=False, kind=""):
     """A damaged copy of a directory: its state and path, and the names of the damages. `taken_back`: those that would
     keep the broker from starting, and hide what becomes of the others; doctor decides where it is None. `may_refuse`:
     the first one of these stays, and those after it are taken back."""
@@ -145,7 +150,7 @@ def damaged(origin, place, dice, taken_back=None, *, may_refuse=False):
             logs = _dir_of(dirs, number)
             saved = shutil.copytree(logs / f"{TOPIC}-{number}", place / "saved", symlinks=True)
             name = _damage(IN_A_PARTITION, Damaged(logs, TOPIC, number, origin, dice), dice)
-            is_fatal = not doctor(dirs)["starts"] if taken_back is None else row in taken_back
+            is_fatal = not doctor(dirs, kind)["starts"] if taken_back is None else row in taken_back
             if is_fatal and may_refuse:
                 is_fatal = may_refuse = False
             names.append(None if is_fatal else name)
@@ -190,33 +195,41 @@ def _damage(kinds, target, dice):
     return f"{name} {TOPIC}-{target.number}" if name in IN_A_PARTITION else name
 
 
-def doctor(dirs):
+def doctor(dirs, kind=""):
     """What doctor says, as JSON; AssertionError where it fails to say something."""
-    result = run_command("doctor", *dirs, "--json")
+    properties = ()
+    if kind in PROPERTIES:
+        properties = "--server-properties", dirs[0].with_name("server.properties")
+        properties[1].write_text(PROPERTIES[kind])
+    result = run_command("doctor", *dirs, *properties, "--json")
     assert result.exit_code in (0, 1), f"doctor ends with exit code {result.exit_code}: {result.stderr}"
     return json.loads(result.stdout)
 
 
-def begun(origin, place, seed, number, taken_back=None):
+def begun(origin, place, seed, number, taken_back=None, *, kind=""):
     """The directories of a round before its broker starts, and the round: the same for a seed and a number."""
     may_refuse = taken_back is None and number % 3 == 2
-    state, dirs, names = damaged(origin, place, random.Random(f"{seed} {number}"), taken_back, may_refuse=may_refuse)
+    dice = random.Random(f"{seed} {number}")
+    state, dirs, names = damaged(origin, place, dice, taken_back, may_refuse=may_refuse, kind=kind)
     held = [_held(dirs, partition) for partition in range(PARTITIONS)]
-    told = doctor(dirs)
+    told = doctor(dirs, kind)
     gone = [Path(found["file"]) for found in told["findings"] if found["reaction"] == "takes-offline"]
     offline = {
         partition
         for partition in range(PARTITIONS)
         if any(path.is_relative_to(_dir_of(dirs, partition)) for path in gone)
     }
-    return dirs, Round(seed, number, state, names, told, held, offline)
+    return dirs, Round(seed, number, state, names, told, held, offline, kind)
 
 
-def observed(dirs, place):
+def observed(dirs, place, around=None, kind=""):
     """What the broker does with a directory: whether it starts; of each partition where it begins and ends, and the
-    ranges of offsets that a consumer gets, with its error; the directories that are set aside."""
+    ranges of offsets that a consumer gets, with its error; the directories that are set aside. `around`: what was
+    around the broker, of which a copy is used."""
     before = _strays(dirs)
-    with Patient(place / "broker", dirs) as broker:
+    if around is not None:
+        shutil.copytree(around, place / "around")
+    with surroundings(kind, place / "around") as beside, Patient(place / "broker", dirs, beside) as broker:
         try:
             client = Client(broker.start().address)
         except DidNotStart:
@@ -227,7 +240,10 @@ def observed(dirs, place):
                     line[:300] for line in lines if (" ERROR " in line or "Exception" in line) and "\tat " not in line
                 ],
             }
-        with ThreadPoolExecutor(3) as pool:
+        if kind == "tiered":
+            ready = "Initialized topic-based RLMM resources successfully"
+            wait_for("the tier", lambda: ready in broker.log_since_start() or not broker.is_alive())
+        with ThreadPoolExecutor(PARTITIONS) as pool:
             found = list(pool.map(lambda number: _consumed(broker.address, number), range(PARTITIONS)))
         led = [TopicPartition(TOPIC, number) for number in range(PARTITIONS) if found[number]["error"] == ""]
 
@@ -287,10 +303,12 @@ def disagreements(one):
             continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
         held = {offset for offset in one.held[number] if offset >= removed.get(number, 0)}
-        yield from _of_partition(number, [*own, *general], seen, held, outcome["strays"])
+        yield from _of_partition(
+            number, [*own, *general], seen, held, outcome["strays"], is_tiered=one.kind == "tiered"
+        )
 
 
-def _of_partition(number, findings, seen, held, strays):
+def _of_partition(number, findings, seen, held, strays, *, is_tiered):
     place = f"{TOPIC}-{number}"
     reactions = {found["reaction"] for found in findings}
     served = {offset for first, last in seen["offsets"] for offset in range(first, last + 1)}
@@ -299,7 +317,7 @@ def _of_partition(number, findings, seen, held, strays):
             yield f"{place}: no finding, and a consumer gets {seen['error']}"
         elif lost := held - served:
             yield f"{place}: no finding, and {len(lost)} messages are not served, {min(lost)} to {max(lost)}"
-        elif more := served - held:
+        elif more := {offset for offset in served - held if not (is_tiered and offset < min(held, default=offset + 1))}:
             yield f"{place}: no finding, and messages that are not there: {sorted(more)[:9]}"
     elif reactions == {"cuts"} and len(findings) == 1 and not seen["error"]:
         end = findings[0]["log_end_offset"] or seen["end"]
@@ -307,8 +325,9 @@ def _of_partition(number, findings, seen, held, strays):
             yield f"{place}: {findings[0]['name']}: doctor cuts at {end}, the broker at {seen['end']}"
         elif findings[0]["name"] not in _WITH_OTHERS and (lost := {at for at in held if at < end} - served):
             yield f"{place}: {findings[0]['name']}: cut at {end}, and {len(lost)} messages below are not served"
-    aside = any((found["reaction"], found["partition"]) == ("sets-aside", number) for found in findings)
-    if aside and place not in strays:
+    asides = [found for found in findings if (found["reaction"], found["partition"]) == ("sets-aside", number)]
+    aside, is_known = bool(asides), not any("is not known" in found["broker"] for found in asides)
+    if aside and is_known and place not in strays:
         yield f"{place}: doctor sets it aside, the broker does not"
     if "sets-aside" not in reactions and place in strays:
         yield f"{place}: the broker sets it aside, doctor does not"
@@ -324,35 +343,63 @@ KINDS = {
         "settings": {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01},
     },
     "retention": {"old": 35, "later": {"retention.ms": YEARS_MS}},
+    "tiered": {
+        "messages": 120,
+        "settings": {"remote.storage.enable": "true", "local.retention.bytes": 5000},
+        "kind": "tiered",
+    },
+    "nodes": {"kind": "nodes"},
+    "older": {"later": {"internal.segment.bytes": 1 << 20}},
 }
+# Without a server.properties doctor says what a single broker does.
+PROPERTIES = {
+    "tiered": "process.roles=broker,controller\nnode.id=1\nremote.log.storage.system.enable=true\n",
+    "nodes": "process.roles=broker\nnode.id=1\ncontroller.quorum.voters=3@localhost:1\n",
+}
+_OLDEST = "3.9.1"
 
 
 def origin(kind=""):
     """The directories of a broker of this release, after a clean stop and after a kill: made once."""
     if BROKER_VERSION == VERSION and not kind:
         return {name: FIXTURES / "doctor" / name for name in ("clean", "killed")}
-    place = DOWNLOADS / "-".join(filter(None, ("predictions", BROKER_VERSION, kind)))
+    release = _OLDEST if kind == "older" else BROKER_VERSION
+    place = DOWNLOADS / "-".join(filter(None, ("predictions", release, kind)))
+    if not place.exists() and release != BROKER_VERSION:
+        program = f"from tests.interop.predictions import origin; origin({kind!r})"
+        subprocess.run([sys.executable, "-c", program], env={**os.environ, "KAFKAFS_BROKER": release}, check=True)
     if not place.exists():
         with tempfile.TemporaryDirectory(dir=place.parent) as temporary:
             for name, source in make_origin(Path(temporary), **KINDS[kind]).items():
                 shutil.copytree(source, Path(temporary) / "kept" / name, ignore=shutil.ignore_patterns(".lock"))
+            (Path(temporary) / "around").rename(_around(place))
             (Path(temporary) / "kept").rename(place)
     return {path.name: path for path in place.iterdir()}
 
 
+def _around(place):
+    """Where, by state, the copies are of what was around the directories in `place`."""
+    return place.with_name(f"{place.name}.around")
+
+
 def kind_of(number):
-    """Which directories a round damages."""
-    return ("", "compacted", "", "retention")[number % 4]
+    """Which directories a round damages: those that are recorded, or of another kind."""
+    return "" if number % 2 == 0 else tuple(KINDS)[1:][number // 2 % (len(KINDS) - 1)]
 
 
-def run(directory, *, rounds, seed, first=0, record=None, **_):
-    """Lines about the rounds from `first` on; AssertionError at the end where one disagreed."""
+def run(directory, *, rounds, seed, first=0, record=None, kind=None, **_):
+    """Lines about the rounds from `first` on, of one kind if it is given; AssertionError at the end where one
+    disagreed."""
     counts, kept = Counter(), []
     for number in range(first, first + rounds):
         with tempfile.TemporaryDirectory(dir=directory) as place:
             try:
-                dirs, one = begun(origin(kind_of(number)), Path(place), seed, number)
-                one.outcome = observed(dirs, Path(place))
+                of_kind = kind_of(number) if kind is None else kind
+                states = origin(of_kind)
+                dirs, one = begun(states, Path(place), seed, number, kind=of_kind)
+                before = states[one.state.partition(",")[0]]
+                around = _around(before.parent) / before.name
+                one.outcome = observed(dirs, Path(place), around if around.exists() else None, of_kind)
                 different = list(disagreements(one))
             except AssertionError as error:
                 counts["failed"] += 1
@@ -360,14 +407,14 @@ def run(directory, *, rounds, seed, first=0, record=None, **_):
                 continue
         counts["starts" if one.outcome["starts"] else "no start"] += 1
         counts["disagreements"] += len(different)
-        yield f"round {number}: {' '.join([kind_of(number), one.state])}: {', '.join(filter(None, one.damages))}"
+        yield f"round {number}: {' '.join([of_kind, one.state])}: {', '.join(filter(None, one.damages))}"
         for text in different:
             yield f"DIFFERENT round {number} of seed {seed}: {text}"
         if different:
             said = [(found["name"], found["reaction"], found["partition"], found["log_end_offset"]) for found in
                     one.told["findings"]]  # fmt: skip
             yield f"    doctor: {said}"
-        elif not kind_of(number):  # of other directories there is no fixture
+        elif not of_kind:  # of other directories there is no fixture
             kept.append(one.recorded())
     if record is not None:
         lines = ",\n".join(json.dumps(entry, separators=(",", ":")) for entry in kept)
@@ -380,6 +427,7 @@ def main():
     parser = argparse.ArgumentParser(prog="python -m tests.interop.predictions", description=__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kind", choices=[*filter(None, KINDS)], help="of all rounds; otherwise they take turns")
     parser.add_argument("--first", type=int, default=0, help="the number of the first round")
     parser.add_argument("--record", type=Path, help="write the outcomes of the rounds that agree")
     chosen = vars(parser.parse_args())

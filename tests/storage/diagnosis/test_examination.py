@@ -268,6 +268,28 @@ def test_server_properties(tmp_path):
     assert predicted("node.id=1\nlog.dirs=/a,/b\nprocess.roles=broker\n") == []
 
 
+@pytest.mark.parametrize(
+    ("epochs", "is_right"),
+    [("0 0", True), ("", False), ("1 0", False), ("0 2", False), ("0 0,1 3", False), (None, False)],
+)
+def test_leader_epochs_of_a_tiered_log(tmp_path, epochs, is_right):
+    """4.3.0 began a log at its first segment there, and removed the remote segments: "due to leader-epoch-cache
+    truncation"."""
+    path = built(
+        tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1),
+        records=[topic_setting("t", "remote.storage.enable", "true")],
+    )  # fmt: skip
+    for file in (path / "t-0").glob(f"{0:020}.*"):
+        file.unlink()
+    (path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    file = path / "t-0" / "leader-epoch-checkpoint"
+    file.unlink()
+    if epochs is not None:
+        lines = list(filter(None, epochs.split(",")))
+        file.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
+    assert ("remote-epochs" in names_of(examine([path]))) == (not is_right)
+
+
 QUORUM_STATE = {
     "clusterId": "", "leaderId": 1, "leaderEpoch": 3, "votedId": -1, "appliedOffset": 0,
     "currentVoters": [{"voterId": 1}], "data_version": 0,
@@ -563,9 +585,7 @@ def test_a_directory_in_place_of_a_snapshot_of_producers(tmp_path, clean):
 def test_a_directory_in_place_of_a_time_index(tmp_path, number, retention_ms, reaction):
     """After a clean shutdown a broker opens that of the active segment; retention looks at one after the other, up to
     the first segment that stays."""
-    path = built(
-        tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1), keeps=str(retention_ms)
-    )
+    path = built(tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1), keeps=str(retention_ms))
     index = sorted((path / "t-0").glob("*.timeindex"))[number]
     index.unlink()
     index.mkdir()
