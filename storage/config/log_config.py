@@ -271,6 +271,7 @@ _BROKERS_TOPIC_KEYS = frozenset(
     }
 )
 
+LEAST_SEGMENT_BYTES = 1 << 20  # Kafka from 4.1 on refuses smaller ones, except as internal.segment.bytes
 # Overrides segment.bytes, with the same meaning; Kafka 4.x has it without the minimum of 1 MiB.
 INTERNAL_SEGMENT_BYTES = "internal.segment.bytes"
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from storage.config.log_config import LEAST_SEGMENT_BYTES
 from storage.diagnosis.broker_properties import BrokerProperties
 from storage.diagnosis.damage import of_denied
 from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
@@ -37,6 +38,7 @@ def check_topics(
         if state.partitions:
             yield _metadata_lost(state, properties)
         return
+    yield from _small_segments(state, metadata)
     by_id = {topic.topic_id: topic for topic in metadata.topics.values()}
     for tp in state.partitions:
         path = state.path / tp.dir_name / names.PARTITION_METADATA
@@ -84,6 +86,20 @@ def check_topics(
                 f"topic id {topic_id} is that of the topic {owner.name}",
                 f"starts; does not lead {tp.topic}, nor perhaps other partitions: InconsistentTopicIdException",
                 _id_advice(described), tp,
+            )  # fmt: skip
+
+
+def _small_segments(state: LogDirState, metadata: ClusterMetadata) -> Iterator[Prediction]:
+    """Topics of this directory whose segment.bytes only releases before Kafka 4.1 allow."""
+    for name in sorted({tp.topic for tp in state.partitions} & metadata.topics.keys()):
+        value = metadata.topics[name].configs.get("segment.bytes", "").strip()
+        if value.isdecimal() and int(value[:20]) < LEAST_SEGMENT_BYTES:
+            yield Prediction(
+                "segment-bytes-small", Reaction.IGNORES, state.metadata_log,
+                f"segment.bytes of the topic {name} is {value}",
+                f"does not start if it is Kafka 4.1 or later, which takes {LEAST_SEGMENT_BYTES} or more; an earlier "
+                "one does",
+                f"Set it with the earlier one before an upgrade: kafka-configs.sh --alter. {REVIVE}",
             )  # fmt: skip
 
 

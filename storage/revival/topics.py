@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from storage.config import BrokerConfig, LogConfig, read_overrides
-from storage.config.log_config import INTERNAL_SEGMENT_BYTES, check_topic_key, is_topic_key
+from storage.config.log_config import INTERNAL_SEGMENT_BYTES, LEAST_SEGMENT_BYTES, check_topic_key, is_topic_key
 from storage.errors import InvalidConfig, InvalidTopic
 from storage.files import names, partition_metadata
 from storage.files.metadata_replay import TopicMetadata
@@ -23,7 +23,6 @@ from storage.revival.replica_choice import Choice, choose
 from storage.revival.sources import FoundReplicas, Replica
 
 _COORDINATORS_CONFIG: Final = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
-_LEAST_SEGMENT_BYTES: Final = 1 << 20  # Kafka 4.x refuses smaller ones, except as internal.segment.bytes
 # With these a broker of one node would not work.
 _OF_A_CLUSTER: Final = (
     "min.insync.replicas",
@@ -177,7 +176,7 @@ def _configs(name: str, known: Mapping[str, str]) -> tuple[dict[str, str], tuple
         unfit = key in _OF_A_CLUSTER or key.startswith(TIERED_KEYS) or key in _OURS_OR_GONE
         if unfit or not is_topic_key(key):
             left_out.append(f"{key}={value}")
-        elif key == "segment.bytes" and value.strip().isdigit() and int(value[:20]) < _LEAST_SEGMENT_BYTES:
+        elif key == "segment.bytes" and value.strip().isdigit() and int(value[:20]) < LEAST_SEGMENT_BYTES:
             configs[INTERNAL_SEGMENT_BYTES] = value
         else:
             configs[key] = value

@@ -99,6 +99,17 @@ def test_a_later_metadata_version(tmp_path, version, said):
     assert ("not known to this version of kafkafs" in found.what) == (version > 33)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "is_small"),
+    [("segment.bytes", "4000", True), ("segment.bytes", "1048576", False), ("internal.segment.bytes", "4000", False)],
+)
+def test_a_configuration_that_later_releases_refuse(tmp_path, key, value, is_small):
+    """4.3.0 does not start on a directory of 3.9.1: "Invalid value 4000 for configuration segment.bytes"."""
+    found = examine([built(tmp_path, [b"a"], records=[topic_setting("t", key, value)])])
+    notes = [one.broker for one in found.predictions if one.name == "segment-bytes-small"]
+    assert [note.startswith("does not start if it is Kafka 4.1 or later") for note in notes] == [True] * is_small
+
+
 def test_a_snapshot_that_cannot_be_read_hides_no_topics(tmp_path):
     """The log from its beginning tells as much."""
     path = built(tmp_path, [b"a"])
