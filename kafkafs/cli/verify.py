@@ -46,9 +46,10 @@ def verify(
 ) -> None:
     """Check every batch, record, index entry, snapshot, checkpoint and name of LOGDIR, or of TP.
 
-    TP is a topic, topic/partition or a glob. Nothing is changed. Each finding says where it is, what was expected and
-    found, what recovery after a crash would do about it, and what repairs it. Notes need no action: the next start
-    repairs them, a running broker is just writing there, or messages are in tiered storage.
+    TP is a topic, topic/partition or a glob. Logs that are being moved to LOGDIR (-future) are checked too, those that
+    a broker has set aside (-stray, -delete) are not. Nothing is changed. Each finding says where it is, what was
+    expected and found, what recovery after a crash would do about it, and what repairs it. Notes need no action: the
+    next start repairs them, a running broker is just writing there, or messages are in tiered storage.
 
     With --manifest, nothing that FILE lists may be missing or changed; LOGDIR may have more. If LOGDIR is the
     URL of a backup in an object store, verify reads all its objects, and compares them with the backup's own manifest.

@@ -4,9 +4,9 @@ A directory that was opened, recovered and closed in order has no findings. One 
 a broker holds now, may have unfinished work, which is distinguished from damage (`Severity`). Findings in a directory
 that another process writes to are confirmed by a second look.
 
-Checked are names; the sequence of segments; each segment (segment_audit.py), several at once; producer snapshots,
-leader epochs and offset checkpoints against the log's ends; topic ids and configurations, which must be the same in all
-partitions; leftovers; pending writes.
+Checked are names; the sequence of segments; each segment (segment_audit.py), several at once, also of logs that are
+being moved here (`-future`); producer snapshots, leader epochs and offset checkpoints against the log's ends; topic ids
+and configurations, which must be the same in all partitions; leftovers; pending writes.
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ def verify_log_dir(
     count = workers or len(os.sched_getaffinity(0))
     with working(report, "verify", total), ThreadPoolExecutor(count, "verify") as pool:
         _check_partitions(directory, chosen, known, pool, report)
+    _check_futures(directory, only)
     _check_checkpoints(directory, known)
     unlisted = {finding.path for finding in findings if finding.kind is FaultKind.NOT_PERMITTED}
     _check_topics(directory, [tp for tp in partitions if path / tp.dir_name not in unlisted])
@@ -215,6 +216,22 @@ def _check_partitions(
             finish()
     while waiting:
         finish()
+
+
+def _check_futures(directory: _Directory, only: Collection[TopicPartition] | None) -> None:
+    """Checks logs that are being moved here from another log directory, each by itself."""
+    for entry in paths_in(directory.path):
+        parsed = names.parse_dir(entry.name)
+        if parsed.kind is DirKind.FUTURE and entry.is_dir() and (only is None or parsed.partition in only):
+            try:
+                findings = Findings()
+                findings.extend(verify_partition(entry, clean=directory.clean))
+            except OSError as error:
+                directory.findings.add(Finding.of_error(FaultKind.UNREADABLE, error, entry))
+                continue
+            directory.findings.extend(
+                _confirmed(findings, PartitionPlan(entry, clean=False)) if directory.held else findings
+            )
 
 
 class _Started(NamedTuple):

@@ -38,6 +38,7 @@ NO_COMPLAINTS = (
     "channel manager timed out before sending the request",
     "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
     "Exceptionally slow controller event",
+    "processExpiredBrokerHeartbeat: controller event queue overloaded",
     "due to Stopped loading records from __",
 )
 

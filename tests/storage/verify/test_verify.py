@@ -1,5 +1,7 @@
 """The oracle itself: it finds nothing in what brokers and we wrote, and each damage by name."""
 
+import shutil
+
 import pytest
 
 from storage.directory.owned_dir import Opening
@@ -168,3 +170,16 @@ def test_the_repair_of_leader_epochs_repairs_them(tmp_path, known):
     close_clean(opened(tmp_path, Opening(trust_clean=False)))
     assert verify_log_dir(tmp_path) == []
     assert leader_epochs.read(checkpoint).latest_epoch == 3
+
+
+@pytest.mark.parametrize("only", [None, [TP]])
+def test_a_log_that_is_being_moved_here_is_checked_too(tmp_path, only):
+    path = build_log_dir(tmp_path, {"t": [Partition([Batch(many(5))] * 2)]}).path
+    future = shutil.copytree(path / "t-0", path / f"t-0.{'a' * 32}-future")
+    assert verify_log_dir(path, only) == []
+    (log,) = future.glob("*.log")
+    log.write_bytes(log.read_bytes()[:100])
+    (finding,) = (one for one in verify_log_dir(path, only) if one.path == log)
+    assert finding.kind is FaultKind.BATCH_CUT_OFF
+    assert all(one.path.parent == future for one in verify_log_dir(path, only))
+    assert verify_log_dir(path, [TopicPartition("t", 1)]) == []
