@@ -121,8 +121,10 @@ FIRST_COMMANDS = {
     "tail": "tail -n 10 {}/messages.txt",
     "tac": "tac {}/messages.txt | head -n 1",
     "jsonl": "head -n 1 {}/messages.jsonl",
+    "jq": "jq -c . {}/messages.jsonl | head -n 1",
     "range": "head -n 1 {0}/offsets/1000-$(({1} - 1000)).txt",
     "times": "head -n 1 {}/time/2020--2099.txt",
+    "times that are over": f"tail -n 10 {{}}/time/{START_MS + 1000}--{START_MS + 100_000}.txt",
 }
 FULL_GB = 1  # below exact_below, so everything is measured
 
