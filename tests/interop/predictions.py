@@ -13,10 +13,11 @@ or one in each of several partitions, so that one start judges them all. Then do
 
 What a finding `does-not-notice` costs is not compared, nor whether a broker starts
 where doctor says that this is not known (`transactions-offline`). A damage that would keep the broker from starting
-hides what becomes of the others: it is taken back, or, in every third round, it is the last one. The topic of every
-second round is as it was created first; of the others it is compacted, or has messages that retention removes.
-`--record` writes what the broker
-did, for the rounds that tests/interop/test_predictions.py repeats without a broker.
+hides what becomes of the others: it is taken back, or, in every third round, it is the last one. The directory of every
+second round is of one broker with a plain topic. Those of the others take turns: the topic is compacted, or has
+messages that retention removes, or is tiered; the broker is one node of several, whose controller is another; or an
+older release wrote the directory. `--kind` chooses one of these. `--record` writes what the broker did in rounds of the
+first kind, which tests/interop/test_predictions.py repeats without a broker.
 """
 
 import argparse
