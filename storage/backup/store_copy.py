@@ -32,7 +32,7 @@ from typing import Final, NamedTuple
 
 from storage.backup.manifest_recorder import ManifestRecorder
 from storage.backup.mirror import Chosen, Mirrored, check_cut, check_topic_id
-from storage.errors import InvalidRecord, LogLocked
+from storage.errors import CorruptBatch, InvalidRecord, LogLocked
 from storage.files import leader_epochs, metadata_checkpoint, names, offset_index, time_index
 from storage.files import manifest as manifests
 from storage.files.cluster_metadata import read_bootstrap
@@ -352,12 +352,14 @@ class StoreCopy:
         which was `greatest`. CorruptBatch and the like."""
         digest, data, position = RangeDigest(), bytearray(), sum(batch_range.size_bytes for batch_range in before)
         times: list[int] = []
-        decoder = Decoder(_DECODED_BYTES, verify_crc=False)
+        decoder, reached = Decoder(_DECODED_BYTES, verify_crc=False), position
         with closing(scan_sound_batches(snapshot, segment, position)) as windows:
             for window in windows:
                 table = window.table
                 if not table.rows:
                     continue
+                _check_continues(segment, reached, int(table.position[0]))
+                reached = int(table.end[-1])
                 part = bytes_of(segment.log, window.buffer, table, 0, table.rows, window.origin)
                 if not isinstance(part, LargeBatch):  # the CRC of a large batch was checked by the scan
                     damage = verify_crcs(part, table, 0, table.rows, int(table.position[0]))
@@ -372,6 +374,7 @@ class StoreCopy:
                 if digest.size_bytes >= _RANGE_BYTES:
                     yield self._put_range(tp, digest, data, times), greatest
                     digest, data, times = RangeDigest(), bytearray(), []
+        _check_continues(segment, reached, snapshot.end_position(segment))
         if digest.batches:
             yield self._put_range(tp, digest, data, times), greatest
 
@@ -427,6 +430,13 @@ class StoreCopy:
                 find = bisect_left if parsed.kind is FileKind.PRODUCER_SNAPSHOT else bisect_right
                 by_segment[max(find(bases, parsed.offset) - 1, 0)][f"{tp.dir_name}/{name}"] = file
         return by_segment
+
+
+def _check_continues(segment: Segment, reached: int, position: int) -> None:
+    """CorruptBatch if a scan has passed over a batch that is there twice: ranges have a segment's own bytes."""
+    if reached != position:
+        advice = "`kafkafs mirror` into a directory, and `kafkafs salvage`, copy such a batch once"
+        raise CorruptBatch("batch is in the segment twice", path=segment.log.path, position=reached, advice=advice)
 
 
 def _mark(segment: Segment) -> str:

@@ -180,6 +180,13 @@ def test_copies_have_it_once(twice, tmp_path, command):
     assert run("verify", copy).exit_code == 0
 
 
+def test_a_store_is_refused_it(twice, tmp_path):
+    pytest.importorskip("fsspec")
+    result = run("mirror", twice[0], f"file://{tmp_path}/store")
+    assert result.exit_code == 4
+    assert "batch is in the segment twice" in result.stderr
+
+
 def test_checks_name_what_is_there_twice_and_recovery_keeps_it(twice):
     log_dir, _ = twice
     log = log_dir / "t-0" / f"{0:020d}.log"
