@@ -36,7 +36,8 @@ _SHOWN: Final = 10
 _FIRST: Final = 5  # rows of a table on the first screen
 _MOST_REASONS: Final = 100
 _ANY_WIDTH: Final = 0
-_POSITION: Final = re.compile(r"(?<!schema )(?<!UTF-)\b[0-9]+")  # in each message the same reason names another position
+# In each message the same reason names another position.
+_POSITION: Final = re.compile(r"(?<!schema )(?<!UTF-)\b[0-9]+")
 
 
 @click.command()
