@@ -13,11 +13,10 @@ import click
 
 from kafkafs.cli import fail_with, say, text_of
 from kafkafs.cli.progress_bar import progress_bar
-from kafkafs.cli.shared_options import OFFSETS, RENAMING, TIER, TIMES, check_destination, isolation_option
+from kafkafs.cli.shared_options import OFFSETS, RENAMING, SCHEMAS, TIER, TIMES, check_destination, isolation_option
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
 from kafkafs.cli.terminal import print_table
 from kafkafs.cli.where import WHERE, refusals, where_filter
-from kafkafs.schemas.places import OWN_SCHEMAS
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 from storage.progress import working
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from kafkafs.replay.arrivals import ArrivalMap
     from kafkafs.replay.cluster import Cluster, TargetTopic
     from kafkafs.replay.registry_check import RegistryCheck
+    from kafkafs.schemas.places import SchemaPlaces
     from storage.coordinators.groups import ConsumerGroup
     from storage.format.block import RecordBlock
     from storage.log.log_dir import LogDir
@@ -61,6 +61,7 @@ _PLACED: Final = ("leader.replication.throttled.replicas", "follower.replication
 @TIMES
 @click.option("--key", metavar="K", help="Only messages with this key, found by an index of keys.")
 @WHERE
+@SCHEMAS
 @isolation_option(Isolation.READ_COMMITTED)
 @click.option("--create", is_flag=True, help="Create missing topics, with the source's partitions and configuration.")
 @click.option("--groups", "all_groups", is_flag=True, help="Commit the offsets of all groups, mapped to the new ones.")
@@ -90,6 +91,7 @@ def replay(
     times: TimeSpec | None,
     key: str | None,
     expression: str | None,
+    schemas: SchemaPlaces,
     isolation: str,
     create: bool,
     all_groups: bool,
@@ -117,6 +119,7 @@ def replay(
     kafkafs replay /var/kafka orders/0 --to kafka:9093 --command-config client.properties --dry-run
     kafkafs replay /var/kafka orders --to kafka:9092 --topic orders=again --time 2026-11-20T10--
     kafkafs replay /var/kafka orders --to kafka:9092 --where "value_json->>'customer' = 'c-11'"
+    kafkafs replay /var/kafka bids --to kafka:9092 --schemas bids=bid.avsc --where "(value_json->>'price')::DOUBLE > 9"
     """
     from kafkafs.reading.selection import Question
     from kafkafs.replay.arrivals import ArrivalMap
@@ -125,6 +128,8 @@ def replay(
     question = Question(offsets, times, Isolation(isolation), None if key is None else os.fsencode(key))
     if map_path is not None and question.is_fixed:
         raise click.UsageError("with --map a range cannot begin with last-: the next run would mean other messages")
+    if schemas and expression is None and registry_url is None:
+        raise click.UsageError("--schemas is for --where and --registry")
     log_dir = open_log_dir(logdir)
     targets = _expand(log_dir, tps)
     renamed = dict(renamings)
@@ -138,8 +143,8 @@ def replay(
     if map_path is not None:
         check_destination(map_path, logdir)
     groups = _groups(log_dir, some_groups, targets) if all_groups or some_groups else []
-    where = None if expression is None else where_filter(expression, log_dir, OWN_SCHEMAS, targets)
-    registry = None if registry_url is None else _registry(registry_url, log_dir)
+    where = None if expression is None else where_filter(expression, log_dir, schemas, targets)
+    registry = None if registry_url is None else _registry(registry_url, log_dir, schemas)
     try:
         cluster = Cluster(servers, _properties(properties_path))
     except ImportError as error:
@@ -151,7 +156,8 @@ def replay(
             if name not in topics and create:
                 _create(cluster, log_dir, topic, name, dry_run)
                 topics |= cluster.topics({name})
-        options = (isolation, offsets, times, key if key is None else f"key {key}", expression)
+        decoded = f"schemas {schemas}" if expression is not None and schemas else None
+        options = (isolation, offsets, times, key if key is None else f"key {key}", expression, decoded)
         head = {"cluster": cluster.cluster_id, "messages": ", ".join(str(part) for part in options if part is not None)}
         with closing(ArrivalMap(map_path, head, change=not dry_run)) as arrivals:
             source = _Source(log_dir, question, where, registry)
@@ -242,13 +248,13 @@ def _properties(path: Path | None) -> dict[str, str]:
     return config
 
 
-def _registry(url: str, log_dir: LogDir) -> RegistryCheck:
+def _registry(url: str, log_dir: LogDir, schemas: SchemaPlaces) -> RegistryCheck:
     from kafkafs.replay.registry_check import RegistryCheck
     from kafkafs.schemas.sources import schemas_of
 
     if not url.startswith(("http://", "https://")):
         raise click.UsageError("--registry is a URL of http or https")
-    return RegistryCheck(url, schemas_of(log_dir, OWN_SCHEMAS).registry())
+    return RegistryCheck(url, schemas_of(log_dir, schemas).registry())
 
 
 def _create(cluster: Cluster, log_dir: LogDir, topic: str, name: str, dry_run: bool) -> None:

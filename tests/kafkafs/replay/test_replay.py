@@ -102,6 +102,26 @@ def test_what_is_replayed(cluster, tmp_path, options, chosen):
     assert values(log) == [b"%d" % n for n in sorted(chosen)]
 
 
+def test_a_filter_sees_values_decoded_by_a_file(cluster, tmp_path):
+    """Another file would mean other messages, so it cannot continue the run."""
+    pytest.importorskip("duckdb")
+    fields = [{"name": "item", "type": "string"}, {"name": "price", "type": "int"}]
+    schema = tmp_path / "t.avsc"
+    schema.write_text(json.dumps({"type": "record", "name": "R", "fields": fields}))
+    prices = {b"a": 7, b"b": 12, b"c": 20}
+    data = [b"\x02" + item + bytes([price << 1]) for item, price in prices.items()]
+    log_dir = build_log_dir(tmp_path / "log", {"t": [data]}).path
+    log = cluster.topic("t")
+    chosen = ("--where", "(value_json->>'price')::INT > 10", "--map", tmp_path / "map")
+    result = replay(log_dir, "t", *chosen, "--schemas", f"t={schema}")
+    assert result.exit_code == 0, result.output
+    assert values(log) == data[1:]
+    other = tmp_path / "other.avsc"
+    other.write_text(schema.read_text())
+    assert replay(log_dir, "t", *chosen, "--schemas", f"t={other}").exit_code == 4
+    assert replay(log_dir, "t", "--schemas", f"t={schema}").exit_code == 2
+
+
 def compacted(path, count=40):
     """A log whose offsets have gaps."""
     records = [Record(b"%d" % n, b"v%d" % n, (), 1000 + n) for n in range(count)]
