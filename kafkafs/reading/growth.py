@@ -167,6 +167,25 @@ class Growth:
                 break
         return shown
 
+    def settled(self, shown: Shown, snapshot: LogSnapshot) -> Shown:
+        """`shown`, followed, for a reader that asks where the file ends, to read there: the back has what such a reader
+        reads at once, or everything is measured, so that a file with few bytes has its exact size. Errors as
+        `follow`."""
+        shown = self.follow(shown, snapshot)
+        if shown.rest is not None:
+            body = self.settled(shown.rest.body, snapshot)
+            return _with_rest(shown.selection, shown.rest._replace(body=body))
+        while shown.ends is not None and not shown.ends.anchored:
+            front, back, position, step, _ = shown.ends
+            if back is None or back.layout.size >= min(_LAST_BYTES, self._step):
+                break
+            first = offset_before(snapshot, _start(back), step)
+            if first <= _covered(front):
+                return self._further(front, snapshot, None)
+            part = self._grown(_from(front, first, _start(back)), snapshot)
+            shown = _joined(Ends(front, _prepended(part, back), position, min(2 * step, _MOST_STEP)), snapshot)
+        return shown
+
     def is_measured(self, shown: Shown, snapshot: LogSnapshot) -> bool:
         """Whether a view with a gap would begin without one now."""
         start = shown.selection.start_offset
@@ -305,11 +324,7 @@ class Growth:
             part = self._grown(_from(front, first, before), snapshot)
             shift = part.layout.size
             if position - shift > front.layout.size:
-                runs = (*part.layout.runs, *_moved(back.layout.runs, shift))
-                greatest = max(part.layout.greatest, back.layout.greatest)
-                unlisted = back.layout.unlisted | part.layout.unlisted
-                layout = Layout.of(back.layout.cursor, runs, greatest, back.layout.complete, unlisted)
-                back = replace(back, selection=replace(back.selection, start_offset=first), layout=layout)
+                back = _prepended(part, back)
                 return _joined(Ends(front, back, position - shift, min(2 * step, _MOST_STEP), anchored), snapshot)
         return _placed(shown, self._further(front, snapshot, None), start, seen)
 
@@ -378,6 +393,7 @@ _LATE_STEPS = 2  # of files, measured after the last message of a time that is n
 _LEAST_STEP = 64  # of files
 _FIRST_STEP = 1 << 20
 _MOST_STEP = 32 << 20
+_LAST_BYTES = 64 << 10  # tail(1) and tac(1) read 8 KiB at once
 
 
 def _unlisted(runs: Iterable[Run], snapshot: LogSnapshot) -> frozenset[Segment]:
@@ -403,6 +419,14 @@ def _joined(ends: Ends, snapshot: LogSnapshot) -> Shown:
         runs += _moved(back.layout.runs, ends.position)
     layout = Layout.of(front.layout.cursor, runs, greatest, False, _unlisted(runs, snapshot), gap)
     return replace(front, snapshot=snapshot, layout=layout, ends=ends)
+
+
+def _prepended(part: Shown, back: Shown) -> Shown:
+    """A back with the messages of `part` before it."""
+    runs = (*part.layout.runs, *_moved(back.layout.runs, part.layout.size))
+    greatest, unlisted = max(part.layout.greatest, back.layout.greatest), back.layout.unlisted | part.layout.unlisted
+    layout = Layout.of(back.layout.cursor, runs, greatest, back.layout.complete, unlisted)
+    return replace(back, selection=replace(back.selection, start_offset=part.selection.start_offset), layout=layout)
 
 
 def _placed(shown: Shown, whole: Shown, start: int, seen: int) -> Shown:

@@ -194,11 +194,11 @@ class OpenView:
 
     @property
     def size(self) -> int:
-        """LogTruncated."""
+        """Where the file ends, for a reader that goes there (lseek(2)); fstat(2) asks by path. LogTruncated."""
         if self._own is not None:
             return self._own.size
         with _ended_by_removal():
-            return self._state.glance_at(self.positions).size
+            return self._state.settled(self.positions).size
 
     def layout_to_read(self, offset: int, size: int) -> Layout:
         """The layout to answer a read from. LogTruncated; SegmentGone when the handle's place in it is gone;

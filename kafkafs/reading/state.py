@@ -227,10 +227,16 @@ class ViewState:
         with self._lock:
             return self._look_locked(look).layout
 
-    def glance_at(self, positions: Positions) -> Layout:
-        """The positions now, or the previous ones if another thread takes long to make them."""
-        followed = self._glance(lambda snapshot: self._follow_locked(positions, snapshot))
-        return (followed or positions).layout
+    def settled(self, positions: Positions) -> Layout:
+        """The positions now, for a reader that asks where the file ends (Growth.settled); the previous ones if another
+        thread takes long to make them."""
+
+        def look(snapshot: LogSnapshot) -> Positions:
+            positions.shown = self._growth.settled(positions.shown, snapshot)
+            positions.looked = self.clocks.monotonic()
+            return positions
+
+        return (self._glance(look) or positions).layout
 
     def seen(self) -> Layout | None:
         """The layout that a stat shows if the file takes long to make: the one that the calling process has open,

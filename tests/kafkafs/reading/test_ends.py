@@ -441,3 +441,26 @@ def test_readers_that_go_anywhere_in_a_range_are_shown_nothing_wrong(ranged, see
     live, path, wanted = ranged
     _, late = on_time(live, path, wanted)
     wander(estimating(live, exact_below=4096), live, seed, path=path, wanted=wanted, late=late)
+
+
+def test_few_bytes_among_much_that_is_not_shown_have_their_exact_size(live):
+    """By the first message, which is far too early, the range has the whole log; only its last messages are in it."""
+    live.append(b"too early", timestamps=[START_MS + 10_000_000_000])
+    fill(live, SIZES["even"])
+    name, wanted = of_times(live.next_offset - 5)
+    handle = opened(estimating(live), f"/t/0/{name}.txt")
+    assert handle.size == len(live.text(wanted))
+    assert handle.read(0, 1000) == live.text(wanted)
+
+
+def test_aborted_messages_between_the_ends_are_no_error(live):
+    write(live, 3)
+    for _ in range(20):
+        live.begin(7, *(random_bytes(live.next_offset, 300) for _ in range(20)))
+        live.end(7, commit=False)
+        live.roll()
+    write(live, 3)
+    tree = estimating(live, isolation="read_committed")
+    handle = opened(tree)
+    assert handle.size == len(live.text())
+    assert handle.read(0, 10_000) == live.text()
