@@ -36,7 +36,7 @@ _SHOWN: Final = 10
 _FIRST: Final = 5  # rows of a table on the first screen
 _MOST_REASONS: Final = 100
 _ANY_WIDTH: Final = 0
-# In each message the same reason names another position.
+# In each message, the same reason names a different position.
 _POSITION: Final = re.compile(r"(?<!schema )(?<!UTF-)\b[0-9]+")
 
 
