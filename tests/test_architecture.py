@@ -255,6 +255,11 @@ def test_a_class_name_means_one_thing():
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
+def test_no_empty_block_of_imports():
+    """A block that imports for types only has imports."""
+    assert not [name for name in MODULES if "if TYPE_CHECKING:\n    pass\n" in source_of(name).read_text()]
+
+
 def test_no_utils():
     """A module is named by a specific noun."""
     vague = {"util", "utils", "helper", "helpers", "common", "misc", "tools"}

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from kafkafs.decoding.avro_program import POWERS, Assembler, Opcode, Programs, q
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
 from kafkafs.decoding.framing import shortened
 from kafkafs.decoding.rooms import Room
-
-if TYPE_CHECKING:
-    pass
 
 MOST_PRECISION: Final = 38  # of 128 bits
 MOST_COLUMNS: Final = 20_000

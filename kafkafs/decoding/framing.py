@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    pass
-
+from typing import Final
 
 # The longest text of an error.
 MOST_SHOWN: Final = 300

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafkafs.formats import program
 from storage.types import TopicPartition
-
-if TYPE_CHECKING:
-    pass
 
 
 class Jsonl(program.ProgramFormat):

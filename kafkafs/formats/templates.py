@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from kafkafs.formats import program
 from kafkafs.formats.program import Operation, Program, ProgramFormat
 from storage.types import TopicPartition
-
-if TYPE_CHECKING:
-    pass
-
 
 _LETTERS = {
     "s": program.VALUE,

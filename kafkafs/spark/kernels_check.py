@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from kafkafs.compiled_kernels import uncompiled
-
-if TYPE_CHECKING:
-    pass
 
 
 class UncompiledKernels(RuntimeError):

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafkafs.spark.options import decoded_offsets
-
-if TYPE_CHECKING:
-    pass
 
 
 def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
 from kafkafs.spark.options import (
@@ -19,15 +19,12 @@ from kafkafs.spark.options import (
     SourceOptions,
     TopicPattern,
 )
+from kafkafs.spark.tasks import LogRange
 from storage.files import names
 from storage.log.counting import visible_end
 from storage.log.offset_lookup import offset_for_timestamp
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-
-if TYPE_CHECKING:
-    pass
-from kafkafs.spark.tasks import LogRange
 
 _LISTED: Final = 20  # partitions, in a message
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kafkafs.arrow.log_dirs import LogDirs
 from storage.errors import UnknownTopicOrPartition
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
-
-if TYPE_CHECKING:
-    pass
 
 
 def read_marks(log_dirs: LogDirs, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:

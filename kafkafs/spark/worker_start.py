@@ -20,13 +20,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from pyspark import TaskContext
-
-if TYPE_CHECKING:
-    pass
-
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -10,14 +10,10 @@ import ctypes
 import weakref
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-if TYPE_CHECKING:
-    pass
-
 
 _LZ4F_VERSION = 100  # LZ4F_getVersion of the interface that is used here, since liblz4 1.7
 

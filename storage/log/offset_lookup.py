@@ -6,20 +6,15 @@ FileRecords.searchForTimestamp.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from storage.log.counting import visible_end
+from storage.log.greatest_timestamp import may_reach, position_for_timestamp, retention_timestamp_ms
 from storage.log.reader import batch_records, read_blocks
 from storage.log.scanning import scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
 from storage.types import Isolation, TimestampOffset
-
-if TYPE_CHECKING:
-    pass
-from storage.log.greatest_timestamp import may_reach, position_for_timestamp, retention_timestamp_ms
 
 
 def offset_for_timestamp(

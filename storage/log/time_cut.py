@@ -8,7 +8,7 @@ transaction that was committed at that moment is committed in the rest.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from storage.log.reader import batch_records, read_blocks
 from storage.log.scanning import scan_sound_batches
 from storage.log.segment import Segment
 from storage.log.snapshot import LogSnapshot
-
-if TYPE_CHECKING:
-    pass
 
 
 class MixedBatch(NamedTuple):

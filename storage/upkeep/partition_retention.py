@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from storage.directory import guest_rules
 from storage.directory.owned_dir import OwnedDir
@@ -17,9 +16,6 @@ from storage.files import names
 from storage.log.log_dir import LogDir
 from storage.staged_writes import ledger
 from storage.types import TopicPartition
-
-if TYPE_CHECKING:
-    pass
 from storage.upkeep.kept_segments import may_be_tiered
 from storage.upkeep.retention import FreeBytes, KeptFrom, Retention, RetentionResult, brokers_retention, left_alone
 
