@@ -6,7 +6,7 @@ Each constant is public in the module that obeys it; tests of that module show t
 import re
 from inspect import signature
 
-from kafkafs.decoding import avro_program, avro_schema, framing, glue_framing, proto_any, proto_files, protobuf
+from kafkafs.decoding import avro_program, avro_schema, error_texts, glue_framing, proto_any, proto_files, protobuf
 from kafkafs.formats.format import MOST_LINE_BYTES
 from kafkafs.reading import blocks as segment_blocks
 from kafkafs.reading import index, stretches
@@ -105,7 +105,7 @@ def expected_rows():
             "",
         ),
         ("records of `_schemas`; versions, and compatibility levels; all that they hold", registry, ""),
-        ("the text of an `error`", f"about {framing.MOST_SHOWN} characters", ""),
+        ("the text of an `error`", f"about {error_texts.MOST_SHOWN} characters", ""),
     ]
 
 

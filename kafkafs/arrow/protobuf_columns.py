@@ -21,7 +21,7 @@ from kafkafs.decoding.avro_resolution import MOST_COLUMNS
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.columns import HEADER_SIZE
 from kafkafs.decoding.decoded_jsonl import TextDecoder
-from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.error_texts import shortened
 from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE
 from kafkafs.decoding.message_indexes import BadIndexes
 from kafkafs.decoding.proto_any import is_repeated

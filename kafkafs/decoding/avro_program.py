@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
-from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.error_texts import shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable

@@ -23,7 +23,7 @@ from kafkafs.decoding import avro_kernel
 from kafkafs.decoding.avro_defaults import encode_default
 from kafkafs.decoding.avro_program import POWERS, Assembler, Opcode, Programs, quoted
 from kafkafs.decoding.avro_schema import AvroType, BadSchema
-from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.error_texts import shortened
 from kafkafs.decoding.rooms import Room
 
 MOST_PRECISION: Final = 38  # of 128 bits

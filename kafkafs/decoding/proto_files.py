@@ -28,7 +28,7 @@ from weakref import WeakSet
 from cachetools import LRUCache
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
-from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.error_texts import shortened
 from kafkafs.schemas.registry import DESCRIPTORS, PROTOBUF, Schema
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from kafkafs.decoding import proto_kernel
 from kafkafs.decoding.avro_program import POWERS
 from kafkafs.decoding.avro_schema import BadSchema
-from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.error_texts import shortened
 from kafkafs.decoding.message_indexes import CONFLUENT, BadIndexes, TypeNaming, named_type
 from kafkafs.decoding.proto_any import (
     AnyTypes,

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import numpy as np
 
-from kafkafs.decoding.framing import shortened
+from kafkafs.decoding.error_texts import shortened
 from kafkafs.decoding.message_indexes import CONFLUENT, GLUE
 from kafkafs.schemas.registry import AVRO, DESCRIPTORS, JSON, PROTOBUF
 

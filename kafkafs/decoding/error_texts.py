@@ -1,4 +1,4 @@
-"""Short texts of errors: the names of a schema may make them megabytes long."""
+"""Shorten the texts of errors, because the names of a schema may make them megabytes long."""
 
 from __future__ import annotations
 
