@@ -22,9 +22,9 @@ _SETTINGS = {
 }
 
 
-def keep_little() -> bool:
-    """Makes the C library keep little freed memory. Call it once, before threads are started. False if the library is
-    not glibc, or refuses a setting."""
+def tune_malloc() -> bool:
+    """Make the C library return freed memory to the system. Call it once, before threads are started. False if the
+    library is not glibc, or refuses a setting."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):

@@ -21,8 +21,8 @@ _MAX_BYTES = 64 << 10
 
 
 @contextlib.contextmanager
-def left_behind() -> Iterator[None]:
-    """Record for `listening` how the block ended: without an error, or with which error."""
+def record_outcome() -> Iterator[None]:
+    """Record for `watch_outcome` how the block ended: without an error, or with which error."""
     descriptor = os.memfd_create(_NAME)
     message = ""
     try:
@@ -37,10 +37,10 @@ def left_behind() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def listening(pid: int) -> Iterator[Callable[[], str | None]]:
-    """Yield a function that returns the last word of a process; call it when the process has ended. The word is the
-    message of its error; it is empty if there was no error, or if the process leaves no word that this user may read.
-    None: the process ended before it could leave its word."""
+def watch_outcome(pid: int) -> Iterator[Callable[[], str | None]]:
+    """Yield a function that returns the outcome of a process; call it when the process has ended. The outcome is the
+    message of its error; it is empty if there was no error, or if the process records none that this user may read.
+    None: the process ended before it could record its outcome."""
     with contextlib.ExitStack() as stack:
         file = _file_of(pid)
         if file is None:

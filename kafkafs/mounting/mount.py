@@ -23,7 +23,7 @@ from kafkafs.file_names import printable
 from kafkafs.mounting import daemon
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
-from kafkafs.mounting.last_word import left_behind
+from kafkafs.mounting.last_word import record_outcome
 from kafkafs.mounting.mount_options import MountOptions, escaped
 from kafkafs.mounting.mountpoint import (
     FAILED,
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.upkeep.maintenance import Maintenance
-from kafkafs.mounting.allocator import keep_little
+from kafkafs.mounting.allocator import tune_malloc
 from kafkafs.mounting.recovery_progress import RecoveryProgress
 
 _log = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ def mount(request: MountRequest, *, foreground: bool, say: Callable[[str], None]
     def work(listener: StartupListener) -> None:
         log = _start_logging(request.options, foreground=foreground)
         # A read-only mount has nothing that could be lost.
-        with left_behind() if request.options.write else nullcontext():
+        with record_outcome() if request.options.write else nullcontext():
             _serve(request, config, log, listener)
 
     if foreground:
@@ -149,7 +149,7 @@ def _serve(request: MountRequest, config: BrokerConfig, log: _LogTarget, listene
     # Imported here because libfuse may be missing, and because the process that forks should be small.
     from kafkafs.mounting.operations import Operations, serve
 
-    keep_little()
+    tune_malloc()
     recovery = RecoveryProgress(listener.progress)
     with _explained(), write_protected(request.mountpoint) as protect:
         with _opened(request, config, recovery, listener.say) as (log_dir, owned):

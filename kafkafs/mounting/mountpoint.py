@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from kafkafs.mounting.last_word import listening
+from kafkafs.mounting.last_word import watch_outcome
 from storage.errors import LogLocked, NotALogDir
 
 FS_TYPE = "fuse.kafkafs"
@@ -236,7 +236,7 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> str | None:
         _unmount(mountpoint)
         return None
     server, first_mountpoint = serving
-    with listening(server.pid) as said:
+    with watch_outcome(server.pid) as outcome:
         _unmount(mountpoint, server.pid)
         places = _places(mounted)
         if places and mountpoint != first_mountpoint:
@@ -247,7 +247,7 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> str | None:
                 f"mounted at {', '.join(places)}. Unmount it there too"
             )
         _wait_for(server, mountpoint, timeout_s)
-        message = said()
+        message = outcome()
     if message is None:
         raise MountError(
             f"{mountpoint} is unmounted, but its process ended before it had closed the log directory: it was killed, "

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from kafkafs.mounting.last_word import listening
+from kafkafs.mounting.last_word import watch_outcome
 from tests.support.fixtures import ROOT
 
 PROGRAM = """
@@ -100,7 +100,7 @@ def test_what_it_says_and_how_far_it_is_is_shown():
 SERVER = """
 import sys
 from kafkafs.mounting import last_word
-with last_word.left_behind():
+with last_word.record_outcome():
     print("ready", flush=True)
     order = sys.stdin.readline().strip()
     if order:
@@ -118,16 +118,16 @@ def test_how_it_ended(order, word):
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout.readline() == "ready\n"
-        with listening(server.pid) as said:
+        with watch_outcome(server.pid) as outcome:
             if order is None:
                 server.send_signal(signal.SIGKILL)
             server.communicate(order and order + "\n", timeout=120)
-            assert said() == word
+            assert outcome() == word
 
 
 def test_a_process_that_leaves_no_word_behind():
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other, listening(other.pid) as said:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as other, watch_outcome(other.pid) as outcome:
         other.communicate()
-        assert said() == ""
-    with listening(other.pid) as said:  # it has ended
-        assert said() == ""
+        assert outcome() == ""
+    with watch_outcome(other.pid) as outcome:  # it has ended
+        assert outcome() == ""
