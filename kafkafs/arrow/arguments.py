@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, SupportsIndex
 
 import numpy as np
 
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.keywords import nearest
-from kafkafs.arrow.log_dirs import InvalidOption
 from kafkafs.reading.range_names import (
     MalformedRange,
     OffsetSpec,

@@ -9,7 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
+from kafkafs.arrow.invalid_option import InvalidOption
+from kafkafs.arrow.log_dirs import open_log_dirs
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, WithTopicFiles, schemas_at
 from kafkafs.schemas.topic_files import read_files

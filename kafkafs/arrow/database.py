@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from kafkafs.arrow import COLUMNS
 from kafkafs.arrow.error_places import in_text
 from kafkafs.arrow.interruptible import Caller
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.result_forms import literal, quoted
 from storage.errors import StorageError
 from storage.files.names import KAFKAS_OWN_TOPICS

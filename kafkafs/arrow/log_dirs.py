@@ -14,6 +14,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from kafkafs.arrow.invalid_option import InvalidOption
 from storage.errors import CorruptCheckpoint, StorageError, UnknownTopicOrPartition
 from storage.files import leader_epochs, meta_properties, names
 from storage.log.log_dir import LogDir
@@ -27,10 +28,6 @@ if TYPE_CHECKING:
 
 _MOST_LOOKS: Final = 10  # for a partition that moves after every look
 _Read = TypeVar("_Read")
-
-
-class InvalidOption(ValueError):
-    """An option that is unknown, missing, malformed, or excluded by another one."""
 
 
 class LogDirs:

@@ -24,8 +24,9 @@ from kafkafs.arrow.arguments import (
     shown,
     time_range,
 )
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.keywords import checked_keywords, nearest
-from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
+from kafkafs.arrow.log_dirs import LogDirs
 from kafkafs.arrow.scan import TYPED, Part, Scan, ScanProgress, Skipped, Source, lose, require_pyarrow
 from kafkafs.reading.selection import DEFAULT_LATEST_BYTES, ChosenOffsets, Question, RecordFilter
 from kafkafs.reading.split_reader import Split

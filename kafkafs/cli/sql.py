@@ -91,7 +91,7 @@ def sql(
     Exit code: 2 DuckDB refuses the statement; 4 damage and lost messages, with their place.
     """
     from kafkafs.arrow.database import BadQuery, Database
-    from kafkafs.arrow.log_dirs import InvalidOption
+    from kafkafs.arrow.invalid_option import InvalidOption
     from kafkafs.arrow.opened_log import open_log
 
     interrupt_quietly(ctx)
@@ -321,7 +321,7 @@ def _prompt(open_database: Callable[[], Database], form: str, output: Path | Non
     """Reads statements from a terminal until ^D. ^C ends a statement, or clears typed text; a second ^C raises
     KeyboardInterrupt."""
     from kafkafs.arrow.database import BadQuery
-    from kafkafs.arrow.log_dirs import InvalidOption
+    from kafkafs.arrow.invalid_option import InvalidOption
     from storage.errors import StorageError
 
     if form == "parquet" and output is None:

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Final, TypeVar
 
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.schemas.places import OWN_SCHEMAS, SchemaPlaces
 from storage.errors import TierUnavailable
 from storage.files.opening import real_place

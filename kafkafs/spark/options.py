@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from kafkafs.arrow import COLUMNS, DECODED
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.schemas.places import OWN_SCHEMAS, SchemaPlaces
 from kafkafs.spark.option_values import (
     REFUSED_BY_SOURCE,

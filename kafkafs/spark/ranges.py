@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from kafkafs.arrow.log_dirs import InvalidOption, LogDirs
+from kafkafs.arrow.invalid_option import InvalidOption
+from kafkafs.arrow.log_dirs import LogDirs
 from kafkafs.spark.options import (
     EARLIEST,
     LATEST,

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.spark.kernels_check import require_compiled
 from kafkafs.spark.option_values import REFUSED_BY_SINK, SINK, by_lower_name, directories, flag, one_of
 from kafkafs.spark.staged_task import stage

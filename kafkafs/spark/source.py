@@ -26,7 +26,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from kafkafs.arrow.log_dirs import InvalidOption, LogDirs, open_log_dirs
+from kafkafs.arrow.invalid_option import InvalidOption
+from kafkafs.arrow.log_dirs import LogDirs, open_log_dirs
 from kafkafs.reading.split_reader import Split, read_split
 from kafkafs.spark.kernels_check import require_compiled
 from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, parse

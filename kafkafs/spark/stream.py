@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from kafkafs.arrow.log_dirs import InvalidOption, open_log_dirs
+from kafkafs.arrow.invalid_option import InvalidOption
+from kafkafs.arrow.log_dirs import open_log_dirs
 from kafkafs.spark.options import INITIAL, READ, SourceOptions, decoded_offsets
 from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for

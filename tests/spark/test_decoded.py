@@ -6,7 +6,7 @@ import pytest
 
 from kafkafs.arrow import block_texts, rows
 from kafkafs.arrow.block_texts import Decoding
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.rows import arrow_batches
 from kafkafs.schemas.places import OWN_SCHEMAS
 from kafkafs.schemas.sources import LogSchemas, schemas_at

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.spark import options as parsing
 from kafkafs.spark.options import (
     EARLIEST,
     LATEST,
     Bound,
-    InvalidOption,
     OnCorruptBatch,
     Partitions,
     SourceOptions,

@@ -11,7 +11,7 @@ from threading import Event
 import psutil
 import pytest
 
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.log.log_dir import LogDir

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.spark import offsets_behind_latest
 from kafkafs.spark.ranges import DataLoss
 from storage.directory.owned_dir import OwnedDir

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import kafkafs
-from kafkafs.arrow.log_dirs import InvalidOption
+from kafkafs.arrow.invalid_option import InvalidOption
 from storage.errors import StorageError
 from storage.format.block import Record
 from storage.types import Isolation
