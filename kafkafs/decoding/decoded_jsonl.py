@@ -84,7 +84,12 @@ class DecodedJsonl(Format):
         self._rooms.keep(room)
 
     def render_rows(
-        self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
+        self,
+        block: RecordBlock,
+        out: memoryview,
+        out_start: int = 0,
+        first_row: int = 0,
+        sizes: Int64s | None = None,
     ) -> tuple[int, int]:
         """ValueError if a column points outside its buffer, or `out_start` outside `out`."""
         if not 0 <= out_start <= len(out):
@@ -94,7 +99,8 @@ class DecodedJsonl(Format):
         while row < len(block):
             columns = self._window(block, row, step, room)
             rows = columns.shape[1]
-            done, position = self._run(block, columns, room, row, out, position, _NO_SIZES)
+            lines = _NO_SIZES if sizes is None else sizes[row : row + rows]
+            done, position = self._run(block, columns, room, row, out, position, lines)
             row += done
             if done < rows:
                 break

@@ -46,6 +46,14 @@ class Format(Protocol):
         return end
 
     def render_rows(
-        self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
+        self,
+        block: RecordBlock,
+        out: memoryview,
+        out_start: int = 0,
+        first_row: int = 0,
+        sizes: NDArray[np.int64] | None = None,
     ) -> tuple[int, int]:
-        """Renders records from `first_row` on while they fit: (first record not rendered, end of those before it)."""
+        """Renders records from `first_row` on while they fit: (first record not rendered, end of those before it).
+
+        `sizes`: gets the size of each record that is rendered, as from `measure`; then `out` must not be empty.
+        """

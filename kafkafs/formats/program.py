@@ -102,12 +102,17 @@ class ProgramFormat(Format):
             self._run(block, 0, _NO_OUT, 0, sizes)
 
     def render_rows(
-        self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
+        self,
+        block: RecordBlock,
+        out: memoryview,
+        out_start: int = 0,
+        first_row: int = 0,
+        sizes: NDArray[np.int64] | None = None,
     ) -> tuple[int, int]:
         """ValueError if a column points outside its buffer, or `out_start` outside `out`."""
         if not 0 <= out_start <= len(out):
             raise ValueError(f"position {out_start} in {len(out)} bytes")
-        return self._run(block, first_row, out, out_start, _NO_SIZES)
+        return self._run(block, first_row, out, out_start, _NO_SIZES if sizes is None else sizes)
 
     def _run(
         self, block: RecordBlock, row: int, out: memoryview, position: int, sizes: NDArray[np.int64]

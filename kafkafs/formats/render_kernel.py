@@ -457,19 +457,24 @@ def run(
 ) -> tuple[int, int, bool]:
     """Renders whole records from `row` to `rows` into `out` from `position` on, until one does not fit.
 
-    `columns` are a RecordBlock's; `timestamp_types` has one element per batch. If `sizes` is not empty, nothing is
-    written: the size in bytes of each record is put into it. `literals` must not be empty. `extra`: the buffer that
-    columns after the block's own point into.
+    `columns` are a RecordBlock's; `timestamp_types` has one element per batch. `sizes` (one element per record,
+    otherwise empty) gets the size in bytes of each record; then an empty `out` means that nothing is written, and all
+    records are measured. `literals` must not be empty. `extra`: the buffer that columns after the block's own point
+    into.
     Returns (first row not done, position after the last record done, whether that row points outside its buffer).
+    IndexError for fewer sizes than records.
     """
     batches: Long = timestamp_types.shape[0] if cython.compiled else len(timestamp_types)
     size: Long = buffer.shape[0] if cython.compiled else len(buffer)
     limit: Long = out.shape[0] if cython.compiled else len(out)
     extra_size: Long = extra.shape[0] if cython.compiled else len(extra)
-    measuring: Bool = (sizes.shape[0] if cython.compiled else len(sizes)) > 0
+    is_sized: Bool = (sizes.shape[0] if cython.compiled else len(sizes)) > 0
+    measuring: Bool = is_sized and limit == 0
     end: Long = position
     batch: Long
     kind: Long
+    if is_sized and (sizes.shape[0] if cython.compiled else len(sizes)) < rows:
+        raise IndexError("fewer sizes than records")
     if row >= rows:
         return row, position, False
     if cython.compiled:
@@ -497,6 +502,8 @@ def run(
                     target, position, limit, steps, fixed, text, size, texts, extra_size, cells, stride, kind, True
                 )
                 if end >= 0:
+                    if is_sized:
+                        sizes[row] = end - position
                     position = end
                     row += 1
                     continue
@@ -505,11 +512,11 @@ def run(
             end = _record(target, 0, _NO_LIMIT, steps, fixed, text, size, texts, extra_size, cells, stride, kind, False)
             if end < 0:
                 break
-            if measuring:
-                sizes[row] = end
-            elif end > limit - position:
+            if not measuring and end > limit - position:
                 break
-            else:
+            if is_sized:
+                sizes[row] = end
+            if not measuring:
                 position = _record(
                     target, position, _NO_LIMIT, steps, fixed, text, size, texts, extra_size, cells, stride, kind, True
                 )

@@ -28,14 +28,20 @@ class Txt(ProgramFormat):
         lengths += 1
 
     def render_rows(
-        self, block: RecordBlock, out: memoryview, out_start: int = 0, first_row: int = 0
+        self,
+        block: RecordBlock,
+        out: memoryview,
+        out_start: int = 0,
+        first_row: int = 0,
+        sizes: NDArray[np.int64] | None = None,
     ) -> tuple[int, int]:
         """Gathers the column of values if all fit, which takes a third of the time of running the program."""
         if first_row == 0 and out_start >= 0:
-            room = len(out) - out_start
-            if int(np.maximum(block.value_length, 0).sum()) + len(block) <= room:
-                ends = np.empty(len(block), np.int64)
+            ends = np.empty(len(block), np.int64)
+            lines = ends if sizes is None else sizes[: len(block)]
+            self.measure(block, lines)
+            if int(lines.sum()) <= len(out) - out_start:
                 values = block.value_start, block.value_length
                 used = decode_kernel.gather(block.buffer, *values, b"\n", out[out_start:], ends)
                 return len(block), out_start + used
-        return super().render_rows(block, out, out_start, first_row)
+        return super().render_rows(block, out, out_start, first_row, sizes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -106,14 +106,15 @@ class DamagedPlace:
 
 
 class Buffer:
-    """Memory with a fixed address."""
+    """Memory with a fixed address. `uses`: how many blocks it has, and 1 while it is being filled."""
 
-    __slots__ = ("address", "array", "capacity")
+    __slots__ = ("address", "array", "capacity", "uses")
 
     def __init__(self, capacity: int) -> None:
         self.array = np.empty(capacity, dtype=np.uint8)
         self.address: int = self.array.ctypes.data
         self.capacity = capacity
+        self.uses = 1
 
 
 class Block:
@@ -121,10 +122,12 @@ class Block:
 
     __slots__ = ("address", "buffer", "damage", "finished", "key", "pins", "size")
 
-    def __init__(self, key: Hashable, buffer: Buffer, size: int, damage: Sequence[DamagedPlace]) -> None:
+    def __init__(
+        self, key: Hashable, buffer: Buffer, size: int, damage: Sequence[DamagedPlace] = (), start: int = 0
+    ) -> None:
         self.key = key
         self.buffer = buffer
-        self.address = buffer.address
+        self.address = buffer.address + start
         self.size = size
         self.damage = tuple(damage)
         self.pins = 1
@@ -231,6 +234,21 @@ class BlockCache:
         mine.done.release()
         return block
 
+    def take(self, size: int) -> Buffer:
+        """A buffer for blocks that are rendered together; `put` must follow."""
+        with self._lock:
+            return self._allocate_locked(size)
+
+    def put(self, buffer: Buffer, blocks: Iterable[tuple[Hashable, int, int]]) -> None:
+        """Ends the use of a buffer from `take`, and keeps the blocks in it: key, start and size of each."""
+        with self._lock:
+            for key, start, size in blocks:
+                if key not in self._blocks and key not in self._pending:
+                    block = self._blocks[key] = Block(key, buffer, size, start=start)
+                    block.pins = 0
+                    buffer.uses += 1
+            self._recycle_locked(buffer)
+
     def holds(self, key: Hashable) -> bool:
         """Whether the block is cached or being rendered."""
         with self._lock:
@@ -248,7 +266,7 @@ class BlockCache:
                 block.finished = True
                 self._unqueue_locked(block)
                 self._finished[block] = None
-                self._finished_bytes += block.buffer.capacity
+                self._finished_bytes += block.size
             if block.pins == 0 and not is_held:
                 self._recycle_locked(block.buffer)  # dropped meanwhile
 
@@ -272,7 +290,9 @@ class BlockCache:
         while True:
             free = self._free.get(capacity)
             if free:
-                return free.pop()
+                buffer = free.pop()
+                buffer.uses = 1
+                return buffer
             if self._finished_bytes > _FINISHED_BYTES:
                 self._drop_finished_locked()
                 continue
@@ -287,9 +307,10 @@ class BlockCache:
                 buffers.pop()
                 self._used_bytes -= capacity
                 return True
-        for block in self._blocks.values():
-            if block.pins == 0:
-                self._remove_locked(block)
+        for block in [block for block in self._blocks.values() if block.pins == 0]:
+            self._remove_locked(block)
+            block.buffer.uses -= 1
+            if block.buffer.uses == 0:
                 if block.buffer.capacity == needed:
                     self._free.setdefault(needed, []).append(block.buffer)
                 else:
@@ -312,9 +333,13 @@ class BlockCache:
     def _unqueue_locked(self, block: Block) -> None:
         if block in self._finished:
             del self._finished[block]
-            self._finished_bytes -= block.buffer.capacity
+            self._finished_bytes -= block.size
 
     def _recycle_locked(self, buffer: Buffer) -> None:
+        """Ends one use of a buffer."""
+        buffer.uses -= 1
+        if buffer.uses > 0:
+            return
         if self._used_bytes > self.max_bytes:
             self._used_bytes -= buffer.capacity
         else:

@@ -22,6 +22,7 @@ from kafkafs.formats.format import MOST_LINE_BYTES, Format
 from kafkafs.reading.blocks import NO_GREATEST, NO_LEAST, BlockTable, FoundBlocks, Int64s, Secret
 from kafkafs.reading.collector import NOTHING, BlockCollector
 from kafkafs.reading.pieces import Piece, Pieces, line_cuts
+from kafkafs.reading.rendered_stream import RenderedStream
 from kafkafs.reading.selection import MessageFilter
 from kafkafs.reading.workbench import Rendition, Skips, Workbench, workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
@@ -34,7 +35,7 @@ from storage.log.snapshot import DecidingMarker, LogSnapshot
 from storage.types import Isolation
 
 # A pass over a segment's batches cuts them into blocks, and finds what it is asked for: keys, and the rendered size of
-# each block. Nothing is rendered.
+# each block. For a reader who comes next it also renders the first of them.
 #
 # Damage makes separate blocks. A batch that fails its CRC but decodes has its rendered size. One byte stands for the
 # error of a batch that does not decode, or of a stretch where no batch begins, up to the next batch in the offset
@@ -61,24 +62,40 @@ class SegmentTask:
         self.format.measure(block, sizes)
         return sizes, None if self.filter is None else self.filter.mask(block)
 
+    def render(
+        self, bench: Workbench, block: RecordBlock, skip: npt.NDArray[np.uint8] | None, stream: RenderedStream
+    ) -> tuple[Int64s, npt.NDArray[np.bool_] | None]:
+        """As `measure`; the records that are shown are also rendered, if they fit. `skip`: see Skips."""
+        mask = None if self.filter is None else self.filter.mask(block)
+        shown = mask
+        if skip is not None and skip.any():
+            shown = (skip[block.batch] == 0) & (True if mask is None else mask)
+        sizes = bench.sizes(len(block))
+        fits = stream.add(self.format, block if shown is None else block.select(shown), sizes)
+        if shown is not None or not fits:
+            self.format.measure(block, sizes)
+        return sizes, mask
+
 
 @dataclass(frozen=True, slots=True)
 class BlockPass:
     """A pass over some of a segment's batches. `edges`: see BlockCollector; `secret`: for the filters of keys, if they
-    are wanted; `task`: what is measured, if anything is."""
+    are wanted; `task`: what is measured, if anything is; `stream`: gets the rendered bytes of the first messages."""
 
     snapshot: LogSnapshot
     segment: Segment
     edges: Int64s
     secret: Secret | None
     task: SegmentTask | None
+    stream: RenderedStream | None = None
 
     def run(self, start: int, end: int, workers: Workers, on_bytes: OnBytes) -> tuple[FoundBlocks, int]:
         """The blocks of the batches that begin in [start, end), and the position after them; a large stretch is shared
         with a worker. SegmentGone when the file is gone or was truncated."""
 
         def do(bench: Workbench, collector: BlockCollector, first: int, stop: int) -> int:
-            return self._collect(bench, collector, first, stop, on_bytes)
+            stream = self.stream if first == start else None
+            return self._collect(bench, collector, first, stop, on_bytes, stream)
 
         def collector() -> BlockCollector:
             is_sparse = self.task is not None and self.task.filter is not None
@@ -87,7 +104,15 @@ class BlockPass:
         collectors, reached = in_parts(self.segment, start, end, workers, collector, do)
         return FoundBlocks.joined(each.found() for each in collectors), reached
 
-    def _collect(self, bench: Workbench, collector: BlockCollector, start: int, stop: int, on_bytes: OnBytes) -> int:
+    def _collect(
+        self,
+        bench: Workbench,
+        collector: BlockCollector,
+        start: int,
+        stop: int,
+        on_bytes: OnBytes,
+        stream: RenderedStream | None,
+    ) -> int:
         reached = start
         for window in scan_batches(self.snapshot, self.segment, start, stop, window=window_bytes(start, stop)):
             damage = window.damage
@@ -96,9 +121,11 @@ class BlockPass:
                 self._collect_repeated(collector, reached, damage.position)
                 behind = damage.end
                 collector.add_damage(damage.position, behind, named_times(damage.times or ()), 1)
+                if stream is not None:
+                    stream.end()
             else:
                 self._collect_repeated(collector, reached, int(window.table.position[0]))
-                self._collect_window(bench, collector, window)
+                self._collect_window(bench, collector, window, stream)
                 behind = int(window.table.end[-1])
             on_bytes(behind - reached)
             reached = behind
@@ -110,7 +137,9 @@ class BlockPass:
         if start < end:
             collector.add_damage(start, end, named_times(()), 0)
 
-    def _collect_window(self, bench: Workbench, collector: BlockCollector, window: Window) -> None:
+    def _collect_window(
+        self, bench: Workbench, collector: BlockCollector, window: Window, stream: RenderedStream | None
+    ) -> None:
         table, task = window.table, self.task
         skip = None if task is None or task.skips is None else task.skips(table)
         # Batches that a filter leaves out need not be decoded. The blocks of a whole segment also hold what isolation
@@ -124,7 +153,7 @@ class BlockPass:
             last = block.next_row if damage is None else damage.row
             sizes, mask = NOTHING, None
             if task is not None and len(block):
-                sizes, mask = task.measure(bench, block)
+                sizes, mask = task.measure(bench, block) if stream is None else task.render(bench, block, skip, stream)
             hashes = None if self.secret is None else bench.hashes(len(block))
             collector.add(table, row, last, block, sizes, mask, skip, hashes)
             row = last
@@ -132,6 +161,8 @@ class BlockPass:
                 size = 0 if task is None else shown_size(bench, task, window, row)
                 times = named_times(claimed_times(table, row))
                 collector.add_damage(int(table.position[row]), int(table.end[row]), times, size)
+                if stream is not None:
+                    stream.end()
                 row += 1
 
 
@@ -260,11 +291,19 @@ class Extent:
         self._task: SegmentTask | None = None
 
     def extend(
-        self, snapshot: LogSnapshot, end: int, workers: Workers, on_bytes: OnBytes, *, keys: bool = False
+        self,
+        snapshot: LogSnapshot,
+        end: int,
+        workers: Workers,
+        on_bytes: OnBytes,
+        *,
+        keys: bool = False,
+        stream: RenderedStream | None = None,
     ) -> None:
         """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone.
 
-        `keys`: also collects keys where nobody has collected them; only for an extent of a whole segment.
+        `keys`: also collects keys where nobody has collected them; only for an extent of a whole segment. `stream`:
+        gets the first bytes of what is measured.
         """
         if end <= self.pieces.file_end and self._task is not None:
             return
@@ -274,7 +313,9 @@ class Extent:
                 changed_ns, size = self.segment.changed_ns(), self.segment.size
                 start, table = self.pieces.file_end, self._blocks.table
                 secret = table.secret if keys and table.unfiltered(start, end) else None
-                a_pass = BlockPass(snapshot, self.segment, table.edges(start), secret, task)
+                if stream is not None:
+                    stream.start = self.pieces.size
+                a_pass = BlockPass(snapshot, self.segment, table.edges(start), secret, task, stream)
                 found_blocks, reached = a_pass.run(start, end, workers, on_bytes)
                 table, of = table.merged(found_blocks)
                 pieces = self.pieces.extended(table, of, found_blocks.rows, reached, partial(_split, task))

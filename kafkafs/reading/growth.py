@@ -290,7 +290,10 @@ class Growth:
         if not at_front and back is not None and end >= position - self._exact_below:
             return self._further_back(shown, snapshot, start, seen)
         near = at_front or start <= front.layout.size + self._exact_below
+        before = front.layout.size
         front = self._further(front, snapshot, step if near and (back is not None or start <= seen) else None)
+        if start <= seen:
+            step = max(_LEAST_STEP, min(step, step * _RENDERED_STEP // max(1, 2 * (front.layout.size - before))))
         if _covered(front) >= self._end(front, snapshot):
             is_whole = not anchored and (start <= seen or back is not None)
             return front if is_whole else _placed(shown, front, start, seen)
@@ -394,6 +397,7 @@ _LEAST_STEP = 64  # of files
 _FIRST_STEP = 1 << 20
 _MOST_STEP = 32 << 20
 _LAST_BYTES = 64 << 10  # tail(1) and tac(1) read 8 KiB at once
+_RENDERED_STEP = 6 << 20  # of a sequential reader: most of what is rendered in advance
 
 
 def _unlisted(runs: Iterable[Run], snapshot: LogSnapshot) -> frozenset[Segment]:

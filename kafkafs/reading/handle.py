@@ -216,6 +216,14 @@ class OpenView:
             self._seen = layout
         return layout
 
+    def read_ahead(self, layout: Layout) -> None:
+        """Makes more of the view known, for a reader who comes near the gap of this layout. Errors as
+        `layout_to_read`."""
+        gap = layout.gap
+        if gap is not None and not gap.anchored:
+            with _ended_by_removal():
+                self._state.reach(self.positions, gap.start, gap.start + 1, gap.start)
+
     def has_read(self, layout: Layout, position: int) -> None:
         """The reader has got bytes of this layout up to `position`."""
         if layout.gap is None or position <= layout.gap.start:

@@ -10,17 +10,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cachetools import LRUCache
 
 from kafkafs.reading import blocks
+from kafkafs.reading.block_cache import BlockCache
 from kafkafs.reading.blocks import NO_FILTER, WORDS, BlockTable, KeyStretches
-from kafkafs.reading.extent import Extent, SegmentBlocks, epoch_of
+from kafkafs.reading.extent import BlockKey, Extent, SegmentBlocks, epoch_of
 from kafkafs.reading.measured_pages import MeasuredPages
 from kafkafs.reading.pieces import Pieces
+from kafkafs.reading.rendered_stream import RenderedStream
 from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.store import NO_MARKER, Kept, KeptSizes, Marker, Store
 from kafkafs.reading.workbench import Rendition
@@ -33,6 +36,7 @@ from storage.log.snapshot import DecidingMarker, LogSnapshot
 KEPT_BYTES = 96 << 20  # of blocks, filters and sizes in memory, in addition to those that open views hold
 KEPT_STRETCHES = 1024
 _LITTLE_BYTES = 8 << 20  # of a segment, measured because it is before what is needed
+_RENDERED_BYTES = 8 << 20  # at most, of what is measured for a reader who comes next
 _FIRST_BYTES = 8 << 20  # scanned to see whether a segment has too many keys to be listed
 
 
@@ -89,14 +93,22 @@ class BlockIndex:
     while its file grows, so its blocks stay right. Thread-safe."""
 
     def __init__(
-        self, workers: Workers, store: Store | None, kept_bytes: int = KEPT_BYTES, *, has_keys: bool = True
+        self,
+        workers: Workers,
+        store: Store | None,
+        kept_bytes: int = KEPT_BYTES,
+        *,
+        has_keys: bool = True,
+        cache: BlockCache | None = None,
     ) -> None:
-        """`has_keys`: whether keys are collected, so that they can be looked up."""
+        """`has_keys`: whether keys are collected, so that they can be looked up. `cache`: gets what is rendered while
+        it is measured."""
         # constant after construction
         self.workers = workers
         self.has_keys = has_keys
         self.pages = MeasuredPages()
         self._searched_pages = MeasuredPages(most_bytes=0)  # nobody reads all that has been searched
+        self._cache = cache
         self._store = store
         self._kept_bytes = kept_bytes
         # have their own locking
@@ -115,14 +127,21 @@ class BlockIndex:
     # What a rendition shows
 
     def held(
-        self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int, start: int = 0
+        self,
+        snapshot: LogSnapshot,
+        segment: Segment,
+        rendition: Rendition,
+        end: int,
+        start: int = 0,
+        *,
+        render: bool = False,
     ) -> Extent | None:
         """A whole segment, measured at least up to the position `end`; None if nothing of it has been measured yet, or
-        too little before the position `start`."""
+        too little before the position `start`. `render`: see `extend`."""
         extent = self._known(snapshot, segment, rendition)
         if extent is None or extent.pieces.file_end + _LITTLE_BYTES < start:
             return None
-        self.extend(extent, snapshot, end)
+        self.extend(extent, snapshot, end, render=render)
         return extent
 
     def measured_end(
@@ -139,15 +158,18 @@ class BlockIndex:
             stretch = self._stretches.get((segment, _key(snapshot, rendition), start, None, record_filter))
         return max(start, *(0 if extent is None else extent.pieces.file_end for extent in (whole, stretch)))
 
-    def whole(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int) -> Extent:
-        """A whole segment, measured at least up to the position `end`; what is not known yet is scanned."""
-        extent = self.held(snapshot, segment, rendition, end)
+    def whole(
+        self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int, *, render: bool = False
+    ) -> Extent:
+        """A whole segment, measured at least up to the position `end`; what is not known yet is scanned. `render`: see
+        `extend`."""
+        extent = self.held(snapshot, segment, rendition, end, render=render)
         if extent is None:
             entry = self._loaded(segment)
             extent = Extent(segment, rendition, None, 0, entry.blocks)
             with self._lock:
                 extent = entry.extents.setdefault(_key(snapshot, rendition), extent)
-            self.extend(extent, snapshot, end)
+            self.extend(extent, snapshot, end, render=render)
         return extent
 
     def stretch(
@@ -160,28 +182,55 @@ class BlockIndex:
         record_filter: RecordFilter | None,
         *,
         grows: bool,
+        render: bool = False,
     ) -> Extent:
         """The batches from the position `start` to `end`, without messages that do not pass `record_filter`.
 
-        With `grows`, the extent may be measured further than `end`.
+        With `grows`, the extent may be measured further than `end`. `render`: see `extend`.
         """
         key = (segment, _key(snapshot, rendition), start, None if grows else end, record_filter)
         with self._lock:
             extent = self._stretches.setdefault(key, Extent(segment, rendition, record_filter, start))
-        self.extend(extent, snapshot, end)
+        self.extend(extent, snapshot, end, render=render)
         return extent
 
-    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int) -> None:
-        """Measures more of an extent, up to the position `end`; a segment that is measured to its end is kept."""
+    def extend(self, extent: Extent, snapshot: LogSnapshot, end: int, *, render: bool = False) -> None:
+        """Measures more of an extent, up to the position `end`; a segment that is measured to its end is kept.
+
+        `render`: a reader comes next, so what is measured first is rendered too, and goes into the block cache.
+        """
         segment, start = extent.segment, extent.pieces.file_end
-        with self.scanning(segment.log.path, end - start) as on_bytes, self.pages.measuring(segment, start, end):
+        with (
+            self._rendered(extent, end if render else start) as stream,
+            self.scanning(segment.log.path, end - start) as on_bytes,
+            self.pages.measuring(segment, start, end),
+        ):
             try:
-                extent.extend(snapshot, end, self.workers, on_bytes, keys=self.has_keys and extent.is_whole)
+                keys = self.has_keys and extent.is_whole
+                extent.extend(snapshot, end, self.workers, on_bytes, keys=keys, stream=stream)
             except SegmentGone:
                 self.forget(segment)  # what is known may be of other batches
                 raise
         if extent.is_whole:
             self._finish(segment, is_complete=segment.sealed and extent.pieces.file_end == segment.size)
+
+    @contextmanager
+    def _rendered(self, extent: Extent, end: int) -> Iterator[RenderedStream | None]:
+        """What the `with` renders of an extent while it measures it up to the position `end`; None if there is nothing
+        to measure. Whole pieces go into the block cache."""
+        cache = self._cache
+        if cache is None or end <= extent.pieces.file_end:
+            yield None
+            return
+        stream = RenderedStream(cache.take(min(_RENDERED_BYTES, cache.max_bytes // 4)))
+        blocks: list[tuple[BlockKey, int, int]] = []
+        try:
+            yield stream
+            for piece in extent.pieces.within(stream.start, stream.start + stream.size):
+                self.pages.read(extent.segment.log, piece.position, piece.file_end)
+                blocks.append((extent.key(piece), piece.start - stream.start, piece.size))
+        finally:
+            cache.put(stream.buffer, blocks)
 
     def _known(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
         """A whole segment of which something has been measured, by this mount or an earlier one."""

@@ -262,7 +262,7 @@ class Plan(Protocol):
 
 @runtime_checkable
 class MeasuringPlan(Plan, Protocol):
-    """A plan that can measure a span step by step."""
+    """A plan that can measure a span step by step, for a reader who comes next: what is measured is rendered too."""
 
     def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
         """How many bytes of the span's file `add` would measure."""

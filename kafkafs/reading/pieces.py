@@ -7,7 +7,7 @@ bytes of the ones before it. A message that is longer by itself takes one byte, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -167,6 +167,13 @@ class Pieces:
 
     def piece(self, row: int) -> Piece:
         return Piece._make(self.columns[:, row].tolist())
+
+    def within(self, start: int, end: int) -> Iterator[Piece]:
+        """The undamaged pieces of whole blocks between these rendered positions."""
+        for row in range(self.row_at(start), self.row_at(end)):
+            piece = self.piece(row)
+            if piece.start >= start and piece.skip == NOT_SPLIT and piece.crc != NO_CRC:
+                yield piece
 
     def group(self, row: int, start: int, end: int) -> Piece:
         """The piece `row`, joined with the pieces of its group between the rendered positions `start` and `end`. A

@@ -109,20 +109,20 @@ class OffsetPlan(RenderedPlan):
         return max(0, span.end - measured)
 
     def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
-        """Measures the span up to the file position `end` at least. Returns up to where it is measured, where a batch
-        ends: for a span that ends there, `add` measures nothing."""
+        """Measures the span up to the file position `end` at least (MeasuringPlan)."""
         extent: Extent | None
         if self._continues(runs, span):
             extent = runs[-1].extent
             assert extent is not None
-            self._index.extend(extent, snapshot, end)
+            self._index.extend(extent, snapshot, end, render=True)
         elif span.start == 0 and span.record_filter is None:
-            extent = self._index.whole(snapshot, span.segment, self._rendition, end)
+            extent = self._index.whole(snapshot, span.segment, self._rendition, end, render=True)
         else:
-            extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
+            extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start, render=True)
             if extent is None:
+                first, record_filter = span.start, span.record_filter
                 extent = self._index.stretch(
-                    snapshot, span.segment, self._rendition, span.start, end, span.record_filter, grows=True
+                    snapshot, span.segment, self._rendition, first, end, record_filter, grows=True, render=True
                 )
         pieces = extent.pieces
         _check_not_raced(pieces, span)
@@ -188,26 +188,26 @@ class TimePlan(RenderedPlan):
         if self._continues(runs, span):
             extent = runs[-1].extent
             assert extent is not None
-            self._index.extend(extent, snapshot, end)
+            self._index.extend(extent, snapshot, end, render=True)
         elif span.segment.sealed and lies_before(snapshot, span, self._times):
             return span.end
         else:
-            extent = self._measured(snapshot, span, end)
+            extent = self._measured(snapshot, span, end, render=True)
         _check_not_raced(extent.pieces, span)
         return max(span.start, extent.pieces.file_end)
 
-    def _measured(self, snapshot: LogSnapshot, span: Span, end: int) -> Extent:
+    def _measured(self, snapshot: LogSnapshot, span: Span, end: int, *, render: bool = False) -> Extent:
         """The span's segment, measured up to the file position `end`; only the wanted part, if it is short, or if more
-        would have to be measured before the span than in it."""
-        extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start)
+        would have to be measured before the span than in it. `render`: see BlockIndex.extend."""
+        extent = self._index.held(snapshot, span.segment, self._rendition, end, span.start, render=render)
         if extent is not None:
             return extent
         is_short = not span.natural and end - span.start < _SHORT_BYTES
         if is_short or span.start > end - span.start:
-            extent = self._filtered(snapshot, span, span.start, end, grows=span.natural)
+            extent = self._filtered(snapshot, span, span.start, end, grows=span.natural, render=render)
             if not extent.pieces.is_damaged:
                 return extent
-        return self._index.whole(snapshot, span.segment, self._rendition, end)
+        return self._index.whole(snapshot, span.segment, self._rendition, end, render=render)
 
     def add(self, snapshot: LogSnapshot, runs: list[Run], span: Span, *, grows: bool) -> int:
         if self._continues(runs, span):
@@ -267,9 +267,13 @@ class TimePlan(RenderedPlan):
         """Adds the span's batches from the file position `start` to `end`, measured through the filter."""
         return self._add_extent(runs, span, self._filtered(snapshot, span, start, end, grows=grows), grows=grows)
 
-    def _filtered(self, snapshot: LogSnapshot, span: Span, start: int, end: int, *, grows: bool) -> Extent:
+    def _filtered(
+        self, snapshot: LogSnapshot, span: Span, start: int, end: int, *, grows: bool, render: bool = False
+    ) -> Extent:
         record_filter = self._wanted(span)
-        return self._index.stretch(snapshot, span.segment, self._rendition, start, end, record_filter, grows=grows)
+        return self._index.stretch(
+            snapshot, span.segment, self._rendition, start, end, record_filter, grows=grows, render=render
+        )
 
     def _wanted(self, span: Span) -> RecordFilter:
         return (span.record_filter or RecordFilter())._replace(times=self._times)

@@ -225,6 +225,7 @@ class RenderedHandle(ViewHandle):
         self._next = 0  # where a sequential reader continues
         self._streak = 0  # how often it did
         self._ahead = 0  # up to where pieces were requested
+        self._is_reaching = False  # whether a worker makes more of the view known
 
     def close(self) -> None:
         super().close()
@@ -253,8 +254,15 @@ class RenderedHandle(ViewHandle):
         held = self._shown
         if held is not None and held[0] is layout and held[1].start <= position < held[1].end:
             return held[1]
-        shown = shown_piece_at(layout, position, grouped=self._streak > 1)
+        shown = self._piece_at(layout, position, grouped=self._streak > 1)
         self._shown = (layout, shown)
+        return shown
+
+    def _piece_at(self, layout: Layout, position: int, *, grouped: bool) -> ShownPiece:
+        """The piece that holds the byte at `position`; if `grouped`, its group, unless the piece is there already."""
+        shown = shown_piece_at(layout, position, grouped=False)
+        if grouped and not self._cache.holds(shown.extent.key(shown.piece)):
+            return shown_piece_at(layout, position, grouped=True)
         return shown
 
     def _block(self, shown: ShownPiece, while_waiting: Callable[[], object] | None = None) -> Block:
@@ -284,10 +292,26 @@ class RenderedHandle(ViewHandle):
         held = self._shown
         ahead = max(self._ahead, position if held is None else held[1].end)
         while ahead < layout.end_from(position) and ahead - position < _AHEAD_BYTES:
-            shown = shown_piece_at(layout, ahead, grouped=True)
+            shown = self._piece_at(layout, ahead, grouped=True)
             self._submit(shown)
             ahead = shown.end
         self._ahead = ahead
+        if layout.gap is not None and ahead == layout.gap.start and ahead - position < _AHEAD_BYTES:
+            self._reach_ahead(layout)
+
+    def _reach_ahead(self, layout: Layout) -> None:
+        """Lets a worker make more of the view known than this layout."""
+
+        def reach() -> None:
+            try:
+                if self._view.is_open:
+                    self._view.read_ahead(layout)
+            finally:
+                self._is_reaching = False
+
+        if not self._is_reaching:
+            self._is_reaching = True
+            self._workers.submit(reach, long=True)
 
     def _submit(self, shown: ShownPiece) -> None:
         extent, piece = shown.extent, shown.piece

@@ -109,9 +109,10 @@ class Tree:
         # have their own locking
         schemas = schemas or LogSchemas(log_dir)
         self._workers = Workers(self.options.workers)
+        cache = BlockCache(self.options.cache_bytes)
         self._services = Services(
-            BlockIndex(self._workers, _store(self.options), has_keys=self.options.keys),
-            BlockCache(self.options.cache_bytes),
+            BlockIndex(self._workers, _store(self.options), has_keys=self.options.keys, cache=cache),
+            cache,
             self._workers,
             Clocks(self._clock.now_ms),
             self.options.isolation,

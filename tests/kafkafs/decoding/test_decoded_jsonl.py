@@ -93,6 +93,10 @@ def test_every_size_of_the_output():
         assert (row, end) == (fitting, ends[fitting - 1] if fitting else 0)
         assert memory[:end] == whole[:end]
         assert memory.endswith(b"#" * 20)
+        if size:
+            sizes = np.full(len(ROWS), -7, np.int64)
+            assert form.render_rows(block, memoryview(memory)[:size], 0, 0, sizes) == (fitting, end)
+            assert sizes[:fitting].tolist() == np.diff(ends, prepend=0)[:fitting].tolist()
         rest = bytearray(len(whole) - end)
         assert form.render_rows(block, memoryview(rest), 0, row) == (len(ROWS), len(rest))
         assert rest == whole[end:]
@@ -129,6 +133,8 @@ def test_columns_outside_the_buffer():
     block = block_of(ROWS)
     with pytest.raises(ValueError, match="sizes for"):
         form.measure(block, np.empty(1, np.int64))
+    with pytest.raises(IndexError, match="fewer sizes"):
+        form.render_rows(block, memoryview(bytearray(10_000)), 0, 0, np.empty(1, np.int64))
     with pytest.raises(ValueError, match="too few"):
         form.render(block, memoryview(bytearray(10)))
     with pytest.raises(ValueError, match="position 11 in 10 bytes"):

@@ -43,6 +43,10 @@ def check(form, line, chosen):
         out = memoryview(memory)[20 : 23 + len(expected) + spare]
         assert form.render(block, out, 3) == 3 + len(expected)
         assert bytes(out[: 3 + len(expected)]) == b"###" + expected
+        sizes[:] = -7
+        assert form.render_rows(block, out, 3, 0, sizes) == (len(chosen), 3 + len(expected))
+        assert sizes.tolist() == [*map(len, lines), -7, -7]
+        assert bytes(out[: 3 + len(expected)]) == b"###" + expected
         assert memory.startswith(b"#" * 20)
         assert memory.endswith(b"#" * 20)
     if not chosen:
@@ -86,6 +90,10 @@ def test_every_size_of_the_output(any_kernel, name, line):
         expected = b"".join(lines[:fitting])
         assert form.render_rows(block, out) == (fitting, len(expected))
         assert bytes(out[: len(expected)]) == expected
+        if size:
+            sizes = np.full(3, -7, np.int64)
+            assert form.render_rows(block, out, 0, 0, sizes) == (fitting, len(expected))
+            assert sizes[:fitting].tolist() == [len(line) for line in lines[:fitting]]
         rest = memoryview(bytearray(5000))
         assert form.render_rows(block, rest, 0, fitting)[0] == len(lines)
         assert bytes(rest).rstrip(b"\0") == b"".join(lines[fitting:])

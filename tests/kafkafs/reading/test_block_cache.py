@@ -1,5 +1,6 @@
 """The block cache: one rendering for all, pinned buffers, a bound that holds; workers that start when they are told."""
 
+import ctypes
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -106,6 +107,51 @@ def test_what_a_sequential_reader_has_read_goes_soon():
     for key in range(200, 400):
         cache.release(get(cache, key), finished=True)
     assert cache.holds(180)
+
+
+def together(cache, first, count):
+    """Puts so many blocks into one buffer, with the keys from `first` on."""
+    buffer = cache.take(count * SIZE)
+    for number in range(count):
+        buffer.array[number * SIZE : (number + 1) * SIZE] = (first + number) % 251
+    cache.put(buffer, [(first + number, number * SIZE, SIZE) for number in range(count)])
+
+
+def content(block):
+    return bytes(ctypes.string_at(block.address, block.size))
+
+
+def test_blocks_in_one_buffer_stay_right_and_within_the_bound():
+    cache = BlockCache(8 * SIZE)
+    together(cache, 0, 3)
+    held = get(cache, 1)
+    assert cache.status().misses == 0
+    for first in range(10, 200, 3):
+        together(cache, first, 3)
+        for key in (first, first + 2):
+            block = get(cache, key)
+            assert content(block) == bytes([key % 251]) * SIZE
+            cache.release(block, finished=key % 2 == 0)
+        assert cache.status().used_bytes <= 8 * SIZE
+        assert content(held) == bytes([1]) * SIZE
+    cache.release(held)
+    for key in range(300, 340):
+        cache.release(get(cache, key))
+    assert not cache.holds(1)
+    assert cache.status().used_bytes <= 8 * SIZE
+    together(cache, 400, 8)
+    assert all(cache.holds(key) for key in range(400, 408))
+
+
+def test_a_block_that_is_there_already_is_not_replaced():
+    cache = BlockCache(8 * SIZE)
+    mine = get(cache, 5)
+    together(cache, 4, 3)
+    assert get(cache, 5) is mine
+    assert content(mine) == bytes([5]) * SIZE
+    assert cache.holds(4)
+    cache.put(cache.take(SIZE), [])
+    assert cache.status().used_bytes <= 8 * SIZE
 
 
 def test_no_thread_before_start_and_none_after_stop():

@@ -6,11 +6,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from kafkafs.reading import blocks
 from kafkafs.reading.growth import SizeWasEstimated
 from storage.errors import LogTruncated, SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
-from tests.support.reference_views import content, read_all, tree_of
+from tests.support.reference_views import content, read_all, read_anyhow, readable, tree_of
+from tests.support.waiting import wait_for
 
 PATH = "/t/0/messages.txt"
 BELOW = 16 << 10
@@ -85,6 +87,67 @@ def test_a_sequential_reader_gets_everything_whatever_the_size_was(filled, path)
     assert read_all(handle, 3000) == text
     assert handle.size == size_of(tree, path) == len(text)
     assert content(tree, path) == text
+
+
+@pytest.mark.parametrize("ext", ["txt", "jsonl"])
+def test_a_sequential_reader_has_each_message_decoded_once(filled, ext, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 700)  # a block that goes on in the next step is rendered again
+    tree = estimating(filled)
+    data = read_all(opened(tree, f"/t/0/messages.{ext}"), 3000)
+    assert data == content(estimating(filled, exact_below=None), f"/t/0/messages.{ext}")
+    status = tree.status()
+    assert status["view_index"]["scanned_bytes"] <= file_bytes(filled) * 1.1
+    # The last messages were measured at the open, and are rendered when they are read.
+    assert status["block_cache"]["misses"] < file_bytes(filled) // 700 // 8
+
+
+def test_a_worker_goes_on_before_the_reader_gets_there(filled):
+    tree = estimating(filled, workers=1)
+    tree.start()
+    handle, text = opened(tree), filled.text()
+    measured = scanned(tree)
+    for position in range(0, 2000, 500):
+        assert handle.read(position, 500) == text[position : position + 500]
+    wait_for("the worker has measured more", lambda: scanned(tree) > measured)
+    assert read_all_from(handle, 2000) == text[2000:]
+    tree.stop()
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_sizes_that_come_from_rendering_are_those_of_measuring(live, isolation):
+    """With a cache in which nothing stays, what was measured is rendered again, by its size."""
+    for number in range(60):
+        write(live, 20, 50 + number)
+        live.begin(7, *[b"of a transaction %d" % number] * 9)
+        live.end(7, commit=number % 3 > 0)
+        if number % 20 == 19:
+            live.roll()
+    for path in (PATH, "/t/0/messages.jsonl", "/t/0/offsets/13-.txt", of_path(*of_times(100))):
+        exact = estimating(live, exact_below=None, isolation=isolation)
+        expected = content(exact, path)
+        for cache_bytes in (0, 64 << 20):
+            tree = estimating(live, exact_below=4096, isolation=isolation, cache_bytes=cache_bytes)
+            handle = opened(tree, path)
+            assert read_all(handle, 3000) == expected
+            read_anyhow(handle, expected, cache_bytes)
+            assert content(tree, path) == expected
+
+
+def of_path(name, _):
+    return f"/t/0/{name}.txt"
+
+
+def test_damage_ends_what_is_rendered_in_advance(filled):
+    """The errors and the bytes around them are those of a view that is measured first."""
+    for base in filled.segments[1:4]:
+        data = bytearray(filled.log(base).read_bytes())
+        data[len(data) // 2] ^= 1
+        filled.log(base).write_bytes(data)
+    expected, errors = readable(estimating(filled, exact_below=None).lookup(PATH))
+    assert len(errors) > 1
+    found, found_errors = readable(estimating(filled).lookup(PATH))
+    assert found == expected
+    assert [error.position for error in found_errors] == [error.position for error in errors]
 
 
 def test_what_was_read_through_is_exact_at_the_next_open(filled):
