@@ -216,8 +216,8 @@ class BlockIndex:
 
     @contextmanager
     def _rendered(self, extent: Extent, end: int) -> Iterator[RenderedStream | None]:
-        """What the `with` renders of an extent while it measures it up to the position `end`; None if there is nothing
-        to measure. Whole pieces go into the block cache."""
+        """For a `with` that measures an extent up to the position `end`: a stream, whose whole pieces go into the block
+        cache at the end. None if there is nothing to measure."""
         cache = self._cache
         if cache is None or end <= extent.pieces.file_end:
             yield None

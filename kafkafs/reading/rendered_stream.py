@@ -1,4 +1,4 @@
-"""What a pass renders while it measures: the reader who comes next need not decode these messages again."""
+"""The messages that a pass renders while it measures, so that the reader who comes next need not decode them again."""
 
 from __future__ import annotations
 

@@ -67,6 +67,9 @@ def measure(context):
         with fresh(log_dir) as tree:
             cat("jsonl cold", tree, "plain/0/messages.jsonl")
             cat("jsonl warm", tree, "plain/0/messages.jsonl")
+        for kind in ("txt", "jsonl"):
+            with fresh(log_dir, None, "-o", "exact_below=64M") as tree:
+                cat(f"{kind} cold, estimated size", tree, f"plain/0/messages.{kind}", f"{kind} cold")
         for codec in ("lz4", "zstd"):
             with fresh(log_dir) as tree:
                 cat(f"{codec} txt cold", tree, f"{codec}/0/messages.txt", "txt cold")

@@ -7,7 +7,7 @@ import pytest
 
 from tests.kafkafs.reading.decoded_golden import agrees, golden_lines, partitions
 from tests.support.fixtures import FIXTURES, requires_fixtures
-from tests.support.reference_views import content, parsed, tree_of
+from tests.support.reference_views import content, parsed, read_all, tree_of
 
 pytestmark = requires_fixtures
 
@@ -29,6 +29,16 @@ def test_whole_partition(partition):
     for line, golden, jsonl in zip(decoded, golden_lines(partition), plain, strict=True):
         assert line["offset"] == golden["offset"]
         assert not agrees(line, golden, jsonl), (golden.get("kind"), line)
+
+
+@pytest.mark.parametrize("partition", partitions())
+def test_what_is_rendered_while_it_is_measured(partition):
+    path = f"{base(partition)}/messages.decoded.jsonl"
+    expected = content(tree(), path)
+    for cache_bytes in (0, 1 << 20):
+        large = tree_of(FIXTURES / "schemas" / "log", exact_below=1, cache_bytes=cache_bytes)
+        assert read_all(large.lookup(path).open(), 1000) == expected
+        assert content(large, path) == expected
 
 
 @pytest.mark.parametrize("partition", partitions())

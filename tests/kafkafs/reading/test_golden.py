@@ -15,6 +15,7 @@ from tests.support.reference_views import (
     content,
     jsonl_objects,
     parsed,
+    read_all,
     read_anyhow,
     readable,
     tree_of,
@@ -73,6 +74,21 @@ def test_whole_partition(case):
     assert content(tree(case), f"{base(case)}/messages.txt") == txt(records)
     lines = content(tree(case), f"{base(case)}/messages.jsonl", step=1000)
     assert parsed(lines) == jsonl_objects(case.topic, case.partition, records)
+
+
+@pytest.mark.parametrize("case", case_params(SOUND))
+def test_what_is_rendered_while_it_is_measured(case):
+    """The bytes and the sizes are those of a view that is measured first. Without a cache each message is rendered
+    again, by the size that came from rendering."""
+    for ext in ("txt", "jsonl"):
+        path = f"{base(case)}/messages.{ext}"
+        expected = content(tree(case), path)
+        for cache_bytes in (0, 1 << 20):
+            large = tree_of(case.log_dir, case.isolation, exact_below=1, cache_bytes=cache_bytes)
+            handle = large.lookup(path).open()
+            assert read_all(handle, 1000) == expected
+            assert handle.size == len(expected)
+            assert content(large, path) == expected
 
 
 @pytest.mark.parametrize("case", case_params(SOUND[::6]))
