@@ -197,7 +197,7 @@ def _partitions(
 def _typed_form(source: Source, topic: str, decode: Decode) -> TypedForm | None:
     """The typed columns of a topic's values; None for values as JSON. InvalidOption if there are no schemas."""
     require_pyarrow()
-    from kafkafs.arrow.block_texts import schemas_for
+    from kafkafs.arrow.topic_schemas import schemas_for
 
     if topic in KAFKAS_OWN_TOPICS:
         return None
@@ -271,7 +271,7 @@ class Log:
     @property
     def has_schemas(self) -> bool:
         """Whether there are schemas to decode keys and values. StorageError, OSError."""
-        from kafkafs.arrow.block_texts import schemas_for
+        from kafkafs.arrow.topic_schemas import schemas_for
 
         try:
             schemas_for(self._source.paths, self._source.schemas)
@@ -552,7 +552,8 @@ class Message:
 
 
 def _decoded(message: Message, side: Side) -> Any:
-    from kafkafs.arrow.block_texts import Decoding, schemas_of_topic
+    from kafkafs.arrow.block_texts import Decoding
+    from kafkafs.arrow.topic_schemas import schemas_of_topic
 
     if message._decoded_by is None:
         raise InvalidOption(f"a message that was not read from a log has no schemas: {message}")

@@ -327,7 +327,8 @@ def _typed(form: TypedForm) -> TypedValues:
 
 def _decoding(scan: Scan) -> Decoding | None:
     """The decoder for the scan's columns of texts; None if it has none."""
-    from kafkafs.arrow.block_texts import SIDES, Decoding, schemas_of_topic
+    from kafkafs.arrow.block_texts import SIDES, Decoding
+    from kafkafs.arrow.topic_schemas import schemas_of_topic
 
     sides: list[Side] = [side for side in SIDES if {f"{side}_json", f"{side}_schema_id"} & set(scan.columns)]
     if "decode_error" in scan.columns:

@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkafs.arrow.avro_columns import AvroColumn
-from kafkafs.arrow.block_texts import schemas_for
 from kafkafs.arrow.protobuf_columns import ProtobufColumn
+from kafkafs.arrow.topic_schemas import schemas_for
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.guid_headers import VALUE_HEADER, is_guid_header

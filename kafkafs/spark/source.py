@@ -98,7 +98,7 @@ def checked(options: Mapping[str, str], schema: StructType) -> SourceOptions:
         )
     require_compiled(parsed.allow_uncompiled)
     if parsed.needs_schemas:
-        from kafkafs.arrow.block_texts import schemas_for
+        from kafkafs.arrow.topic_schemas import schemas_for
 
         schemas_for(parsed.paths, parsed.schemas)
     return parsed
@@ -152,7 +152,8 @@ def read_task(task: InputPartition, options: SourceOptions, advice: str = "") ->
     require_compiled(options.allow_uncompiled)
     decoding = None
     if options.decodes:
-        from kafkafs.arrow.block_texts import Decoding, schemas_for
+        from kafkafs.arrow.block_texts import Decoding
+        from kafkafs.arrow.topic_schemas import schemas_for
         from kafkafs.schemas.registry import Registry
 
         schemas = schemas_for(options.paths, options.schemas) if options.needs_schemas else Registry()

@@ -8,6 +8,7 @@ from kafkafs.arrow import block_texts, rows
 from kafkafs.arrow.block_texts import Decoding
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.rows import arrow_batches
+from kafkafs.arrow.topic_schemas import schemas_for
 from kafkafs.schemas.places import OWN_SCHEMAS
 from kafkafs.schemas.sources import LogSchemas, schemas_at
 from kafkafs.spark.options import COLUMNS, DECODED
@@ -93,10 +94,10 @@ def test_files_of_topics(spark, tmp_path):
 def test_several_directories(logs, tmp_path):
     other = tmp_path / "other"
     build_log_dir(other, {"u": [[b"v"]]})
-    assert list(block_texts.schemas_for((other, logs), OWN_SCHEMAS).registry().ids()) == [1]
+    assert list(schemas_for((other, logs), OWN_SCHEMAS).registry().ids()) == [1]
     assert schemas_at(logs).registry()
     with pytest.raises(InvalidOption, match="decode needs the topic _schemas there"):
-        block_texts.schemas_for((other,), OWN_SCHEMAS)
+        schemas_for((other,), OWN_SCHEMAS)
 
 
 def test_in_a_stream(spark, logs, tmp_path):
