@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from kafkafs.arrow.block_texts import Decoding, Side
+from kafkafs.arrow.decoded_columns import DECODED_TYPES, decode_errors, decoded_texts, schema_ids
+from kafkafs.arrow.header_column import HEADERS, HeaderColumn
 from storage.errors import InvalidRecord
 from storage.format import decode_kernel
 from storage.format.block import RecordColumn
@@ -22,112 +24,9 @@ if TYPE_CHECKING:
     from storage.format.block import RecordBlock
     from storage.types import TopicPartition
 
-    Int64s = NDArray[np.int64]
     _Numbers = NDArray[np.signedinteger]
     _Start = Literal[RecordColumn.KEY_START, RecordColumn.VALUE_START]
     _Fill = Callable[[TopicPartition, RecordBlock, _Numbers], None]
-
-
-# Record headers to an Arrow column of lists of (key, value), null for a record without headers. The decoder has checked
-# that they parse.
-
-_CONTINUATION: Final = 0xC0, 0x80  # mask and value of a byte that continues a UTF-8 character
-
-
-class HeaderColumn:
-    """The headers of the batch that is being built."""
-
-    def __init__(self, arrow_type: pa.DataType, capacity: int) -> None:
-        self.size_bytes = 0
-        self._type = arrow_type
-        self._counts = np.empty(capacity, np.int64)
-        self._parts: list[tuple[pa.Array, pa.Array]] = []
-
-    def add(self, tp: TopicPartition, block: RecordBlock, row: int) -> None:
-        """Add the headers of the block's records as the rows from `row` on."""
-        self._counts[row : row + len(block)] = block.headers_count
-        if not block.headers_count.any():
-            return
-        key_start, key_length, value_start, value_length = block.headers_spans()
-        keys, key_ends = _gathered(block, key_start, key_length)
-        values, value_ends = _gathered(block, value_start, value_length)
-        self.size_bytes += len(keys) + len(values)
-        self._parts.append((_texts(keys, key_ends), _strings(pa.binary(), values, value_ends, value_length >= 0)))
-
-    def finish(self, rows: int) -> pa.Array:
-        """Return the first `rows` rows; the next `add` begins a new array."""
-        counts = self._counts[:rows]
-        if not self._parts:
-            return pa.nulls(rows, self._type)
-        offsets = np.zeros(rows + 1, np.int32)
-        np.cumsum(counts, out=offsets[1:])
-        fields = self._type.value_type
-        keys, values = (pa.concat_arrays(column) for column in zip(*self._parts, strict=True))
-        self._parts = []
-        self.size_bytes = 0
-        headers = pa.StructArray.from_arrays([keys, values], fields=[fields[0], fields[1]])
-        validity = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
-        return pa.Array.from_buffers(self._type, rows, [validity, pa.py_buffer(offsets)], children=[headers])
-
-
-def _gathered(block: RecordBlock, starts: Int64s, lengths: Int64s) -> tuple[NDArray[np.uint8], Int64s]:
-    data = np.empty(int(np.maximum(lengths, 0).sum()), np.uint8)
-    ends = np.empty(len(starts), np.int64)
-    decode_kernel.gather(block.buffer, starts, lengths, b"", data, ends)
-    return data, ends
-
-
-def _strings(
-    kind: pa.DataType, data: NDArray[np.uint8], ends: Int64s, valid: NDArray[np.bool_] | None = None
-) -> pa.Array:
-    """Strings or bytes that lie one after another; null where not `valid`."""
-    offsets = np.zeros(len(ends) + 1, np.int32)
-    offsets[1:] = ends
-    validity = None if valid is None or valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(kind, len(ends), [validity, pa.py_buffer(offsets), pa.py_buffer(data)])
-
-
-def _texts(data: NDArray[np.uint8], ends: Int64s) -> pa.Array:
-    """Header keys as text; bytes that are not valid UTF-8 are replaced, as Kafka's consumer does."""
-    raw = data.tobytes()
-    starts = np.append(0, ends[:-1])
-    mask, value = _CONTINUATION
-    begins = data[starts[starts < ends]]
-    try:
-        # If all bytes together are valid, and no key begins within a character, each key is valid.
-        whole = not ((begins & mask) == value).any() and raw.decode() is not None
-    except UnicodeDecodeError:
-        whole = False
-    if whole:
-        return _strings(pa.string(), data, ends)
-    bounds = zip(starts.tolist(), ends.tolist(), strict=True)
-    return pa.array([raw[start:end].decode(errors="replace") for start, end in bounds], pa.string())
-
-
-# Decoded keys and values (`block_texts`) to Arrow columns, for the option `decode`.
-
-
-def _decoded_texts(decoding: Decoding, side: Side) -> tuple[pa.Array, int]:
-    """The column `key_json` or `value_json`."""
-    texts = decoding.texts(side)
-    return _strings(pa.string(), texts.data, texts.ends, texts.valid), len(texts.data)
-
-
-def _schema_ids(decoding: Decoding, side: Side) -> tuple[pa.Array, int]:
-    """The column `key_schema_id` or `value_schema_id`."""
-    ids = decoding.texts(side).ids.copy()
-    return pa.array(ids, pa.int64(), mask=ids < 0), 0
-
-
-def _decode_errors(decoding: Decoding, rows: int) -> tuple[pa.Array, int]:
-    """The column `decode_error`."""
-    errors: list[str | None] = [None] * rows
-    for side in decoding.sides:
-        for at, error in decoding.texts(side).errors.items():
-            before = errors[at]
-            errors[at] = f"{side}: {error}" if before is None else f"{before}; {side}: {error}"
-    return pa.array(errors, pa.string()), sum(len(error) for error in errors if error is not None)
-
 
 # A batch ends when it reaches one of the lower limits, and never exceeds an upper one: of rows, and of bytes of keys,
 # values and headers (the other columns stay far below the remaining 8 MiB of 64).
@@ -138,7 +37,6 @@ MOST_BYTES: Final = 56 << 20
 
 MOST_MILLISECONDS: Final = (2**63 - 1) // 1000
 
-HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 TYPES: Final[dict[str, pa.DataType]] = {
     "key": pa.binary(),
     "value": pa.binary(),
@@ -148,13 +46,6 @@ TYPES: Final[dict[str, pa.DataType]] = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestampType": pa.int32(),
     "headers": HEADERS,
-}
-DECODED_TYPES: Final[dict[str, pa.DataType]] = {
-    "key_json": pa.string(),
-    "value_json": pa.string(),
-    "key_schema_id": pa.int64(),
-    "value_schema_id": pa.int64(),
-    "decode_error": pa.string(),
 }
 
 
@@ -433,11 +324,11 @@ def _column(field: pa.Field, decoding: Decoding | None, replace_errors: bool) ->
         side: Side = "key" if name.startswith("key") else "value"
         match name:
             case "key_json" | "value_json":
-                return _PartsColumn(lambda _tp, _block: _decoded_texts(decoding, side))
+                return _PartsColumn(lambda _tp, _block: decoded_texts(decoding, side))
             case "key_schema_id" | "value_schema_id":
-                return _PartsColumn(lambda _tp, _block: _schema_ids(decoding, side))
+                return _PartsColumn(lambda _tp, _block: schema_ids(decoding, side))
             case "decode_error":
-                return _PartsColumn(lambda _tp, block: _decode_errors(decoding, len(block)))
+                return _PartsColumn(lambda _tp, block: decode_errors(decoding, len(block)))
     if name in ("key", "value"):
         start: _Start = RecordColumn.KEY_START if name == "key" else RecordColumn.VALUE_START
         return _BytesColumn(start) if field.type == pa.binary() else _StringColumn(start, replace_errors)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset
 
-from kafkafs.arrow.rows import HEADERS
+from kafkafs.arrow.header_column import HEADERS
 from kafkafs.arrow.typed_values import TypedValues, typed_form
 from kafkafs.cli import main
 from kafkafs.decoding.avro_resolution import ValueColumn
