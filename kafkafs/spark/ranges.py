@@ -6,12 +6,13 @@ Source: KafkaOffsetReaderAdmin. Times are looked up as ListOffsets does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.log_dirs import LogDirs
+from kafkafs.spark.data_loss import DataLoss, report_loss
 from kafkafs.spark.options import (
     EARLIEST,
     LATEST,
@@ -29,31 +30,16 @@ from storage.types import TopicPartition
 
 _LISTED: Final = 20  # partitions, in a message
 
-logger = logging.getLogger("kafkafs.spark")
-
-
-class DataLoss(RuntimeError):
-    """Messages that the query should have read are no longer in the log."""
-
-
-def report_loss(fail: bool) -> Callable[[str], None]:
-    """Return a function that reports lost messages: it raises DataLoss if `fail`, otherwise it logs a warning."""
-
-    def report(text: str) -> None:
-        if fail:
-            raise DataLoss(f"{text}. Option failOnDataLoss=false reads the rest")
-        logger.warning("%s. Going on with the rest (failOnDataLoss is false)", text)
-
-    return report
+_log = logging.getLogger("kafkafs.spark")
 
 
 @lru_cache(maxsize=64)
 def _warn_once(text: str) -> None:
     """Log a warning once: a streaming query meets the same problem in each micro-batch."""
-    logger.warning("%s", text)
+    _log.warning("%s", text)
 
 
-def report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: bool) -> None:
+def _report_absent(absent: Sequence[TopicPartition], log_dirs: LogDirs, *, fail: bool) -> None:
     """Report partitions of the query that no directory has: DataLoss if `fail`, otherwise a warning."""
     if not absent:
         return
@@ -92,7 +78,7 @@ def chosen_partitions(log_dirs: LogDirs, options: SourceOptions) -> list[TopicPa
         missing = [topic for topic in chosen.names if topic not in stored_topics and topic not in elsewhere]
         if missing:
             raise InvalidOption(f"option subscribe: {', '.join(missing)} {_are(missing)} not in {log_dirs}")
-    report_absent(absent, log_dirs, fail=options.fail_on_data_loss)
+    _report_absent(absent, log_dirs, fail=options.fail_on_data_loss)
     return [TopicPartition(topic, partition) for topic in topics for partition in log_dirs.partitions(topic)]
 
 
@@ -124,7 +110,7 @@ def batch_ranges(log_dirs: LogDirs, options: SourceOptions) -> list[LogRange]:
     if options.ending is not None and options.ending.has(EARLIEST):
         raise InvalidOption("endingOffsets of a batch query cannot be earliest")
     if options.max_offsets_per_trigger is not None:
-        logger.warning("option maxOffsetsPerTrigger has no effect in a batch query")
+        _log.warning("option maxOffsetsPerTrigger has no effect in a batch query")
     snapshots = [log_dirs.log(tp).snapshot() for tp in chosen_partitions(log_dirs, options)]
     starts = _offsets(snapshots, options.starting or Bound(EARLIEST), options, "starting")
     ends = _offsets(snapshots, options.ending or Bound(LATEST), options, "ending")

@@ -9,6 +9,7 @@ which then silently lacks rows (pyspark 4.2 and 4.3).
 from __future__ import annotations
 
 import gc
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,9 +30,10 @@ from pyspark.sql.types import (
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.log_dirs import LogDirs, open_log_dirs
 from kafkafs.reading.split_reader import Split, read_split
+from kafkafs.spark.data_loss import report_loss
 from kafkafs.spark.kernels_check import require_compiled
 from kafkafs.spark.options import OnCorruptBatch, SourceOptions, columns_of, parse
-from kafkafs.spark.ranges import batch_ranges, logger, report_loss
+from kafkafs.spark.ranges import batch_ranges
 from kafkafs.spark.tasks import LogRange, plan
 from kafkafs.spark.worker_start import WorkerStart
 from storage.errors import TierUnavailable
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
     from storage.format.block import BatchDamage, RecordBlock
     from storage.types import OffsetRange, TopicPartition
+
+_log = logging.getLogger("kafkafs.spark")
 
 # KafkaRecordToRowConverter.kafkaSchema
 _TYPES: dict[str, DataType] = {
@@ -172,7 +176,7 @@ def _blocks(task: ReadTask, options: SourceOptions, advice: str) -> Iterator[tup
     def on_damage(tp: TopicPartition, damage: BatchDamage) -> None:
         if options.on_corrupt_batch is OnCorruptBatch.FAIL or isinstance(damage.error, TierUnavailable):
             raise damage.error
-        logger.warning("skipped damage in %s (onCorruptBatch is skip): %s", tp, damage.error)
+        _log.warning("skipped damage in %s (onCorruptBatch is skip): %s", tp, damage.error)
 
     log_dirs = open_log_dirs(options.paths, options.tier)
     for split, place in zip(task.splits, task.places, strict=True):

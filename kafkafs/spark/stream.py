@@ -20,8 +20,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.log_dirs import open_log_dirs
+from kafkafs.spark.data_loss import report_loss
 from kafkafs.spark.options import INITIAL, READ, SourceOptions, decoded_offsets
-from kafkafs.spark.ranges import chosen_partitions, report_loss, starting_offsets, within
+from kafkafs.spark.ranges import chosen_partitions, starting_offsets, within
 from kafkafs.spark.source import checked, read_task, tasks_for
 from kafkafs.spark.tasks import LogRange
 from kafkafs.spark.worker_start import WorkerStart

@@ -5,8 +5,9 @@ import pytest
 from kafkafs.arrow.log_dirs import open_log_dirs
 from kafkafs.reading.split_reader import Split
 from kafkafs.spark import tasks
+from kafkafs.spark.data_loss import DataLoss
 from kafkafs.spark.options import parse
-from kafkafs.spark.ranges import DataLoss, batch_ranges
+from kafkafs.spark.ranges import batch_ranges
 from kafkafs.spark.tasks import LogRange, plan
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition

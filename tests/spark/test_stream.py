@@ -7,7 +7,7 @@ import pytest
 
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.spark import offsets_behind_latest
-from kafkafs.spark.ranges import DataLoss
+from kafkafs.spark.data_loss import DataLoss
 from storage.directory.owned_dir import OwnedDir
 from storage.files import partition_metadata
 from storage.types import TopicPartition
