@@ -51,6 +51,8 @@ def schemas(ctx: click.Context, logdir: Path, target: Path | None, as_json: bool
     registry = source.registry()
     if not registry and source.problem:
         raise StorageError(f"the schemas cannot be read: {source.problem}")
+    if registry and not registry.has_ids:
+        say("note: schemas of AWS Glue's registry have neither subjects nor ids here: the names of their files say all")
     if target is not None:
         _export(registry, logdir, target, as_json)
     elif as_json:

@@ -243,6 +243,26 @@ def test_the_framing_of_glue(places):
     assert lines("sql", places / "g", query, "--format", "jsonl", *named) == [{"n": len(ORDERS)}]
 
 
+def test_typed_columns_read_the_framing_of_glue(places):
+    """As the file of the topic, whichever version wrote them: Glue's files name no topic."""
+    newer = UUID(int=3)
+    later = {**AVRO, "fields": [*AVRO["fields"], {"name": "place", "type": ["null", "string"], "default": None}]}
+    (places / "glue").mkdir()
+    for version, schema in ((VERSION, AVRO), (newer, later)):
+        (places / f"glue/{version}.avsc").write_text(json.dumps(schema))
+    (places / "reader.avsc").write_text(json.dumps(later))
+    old, new = ORDERS[:200], [{**order, "place": f"at {order['count']}"} for order in ORDERS[200:400]]
+    values = [glue(encoded(order), compressed=i % 3 == 1) for i, order in enumerate(old)]
+    values += [glue(encoded(order, later), newer, compressed=i % 3 == 1) for i, order in enumerate(new)]
+    build_log_dir(places / "g", {"t": [values]})
+    log = kafkafs.open(places / "g", schemas=[str(places / "glue"), f"t={places / 'reader.avsc'}"])
+    table = log["t"].scan(columns=("value", "decode_error"), decode=True).to_arrow()
+    assert table["value"].to_pylist() == [{"place": None, **order} for order in (*old, *new)]
+    assert table["decode_error"].null_count == len(values)
+    printed = run("schemas", places / "glue")
+    assert (printed.exit_code, "AWS Glue" in printed.stderr) == (0, True)
+
+
 def test_compressed_data_are_bounded(places):
     (places / "glue").mkdir()
     (places / f"glue/{VERSION}.avsc").write_text('"bytes"')
