@@ -38,7 +38,7 @@ _EXIT_CODES = (0, 1, 2, 3, 4)
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]")
 _CALLS_A_SEED = 8
 _ENCODINGS = (
-    "utf-8-sig", "utf-16-le", "utf-16-be", "latin-1", "ascii", "idna", "unicode_escape", "raw_unicode_escape",
+    "utf-8-sig", "utf-16-le", "utf-16-be", "latin-1", "ascii", "idna", "unicode_escape", "raw_unicode_escape", "cp437",
 )  # fmt: skip
 _ABOUT_THE_MOUNT = ("@help", "@metrics", "@status.json")
 _NOT_LOADED = ("kafkafs.__main__", "kafkafs.spark", "kafkafs.mounting", "kafkafs.cli.spark")
