@@ -108,7 +108,10 @@ ONLY_IN = {
     "mfusepy": ("kafkafs.mounting.operations",),
     "pyspark": ("kafkafs.spark*",),
     "pyarrow": ("kafkafs.arrow*", "kafkafs.spark*", "kafkafs.cli.sql"),
-    "duckdb": ("kafkafs.arrow.database",),
+    "duckdb": (
+        "kafkafs.arrow.database", "kafkafs.arrow.duckdb_connection", "kafkafs.arrow.record_filter",
+        "kafkafs.arrow.statements",
+    ),
     "confluent_kafka": ("kafkafs.replay.cluster", "kafkafs.replay.replaying"),
     "matplotlib": ("kafkafs.cli.stats_plot",),
     "rich": ("kafkafs.cli*",),

@@ -1,4 +1,4 @@
-"""SQL over log directories: DuckDB, in which each topic is a table; and its expressions as a filter of records.
+"""SQL over log directories: DuckDB, in which each topic is a table.
 
 A topic becomes a table, which is a view over a dataset (`kafkafs.arrow.dataset`), when DuckDB first misses a table of
 that name. So views, macros and prepared statements find topics too, and unused topics cost nothing. A statement sees
@@ -12,54 +12,34 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.util import find_spec
 from threading import Lock
 from typing import TYPE_CHECKING, Final, Self
 
 from kafkafs.arrow import COLUMNS
+from kafkafs.arrow.duckdb_connection import connect, require_duckdb
 from kafkafs.arrow.error_places import in_text
 from kafkafs.arrow.interruptible import Caller
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.result_forms import literal, quoted
+from kafkafs.arrow.sql_columns import AS_JSON, BYTES_AS_JSON, DECODED_COLUMNS, KEY_JSON, VALUE_JSON, in_microseconds
+from kafkafs.arrow.statements import BadQuery, Statement, statements_of
 from storage.errors import StorageError
 from storage.files.names import KAFKAS_OWN_TOPICS
-from storage.types import TopicPartition
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     import duckdb
-    import numpy as np
     import pyarrow as pa
-    from numpy.typing import NDArray
 
     from kafkafs.arrow.opened_log import Log
     from kafkafs.arrow.result_forms import Form
     from kafkafs.arrow.scan import Scan, Text
     from kafkafs.reading.selection import RecordFilter
-    from kafkafs.schemas.registry import SchemaLookup
-    from storage.format.block import RecordBlock
 
 _LISTED: Final = 20  # topics, in a message
 _ROWS: Final = 2048  # of a batch of results: the size of DuckDB's own batches
-_DECODED: Final = ("key_json", "value_json", "value_schema_id", "decode_error")
-# The value as JSON: without schemas; and with schemas, for a value that is not in the wire format.
-_AS_JSON: Final = "CASE WHEN json_valid(value) THEN value::JSON END AS value_json"
-_BYTES_AS_JSON: Final = "CASE WHEN json_valid(TRY(decode(value))) THEN decode(value)::JSON END AS value_json"
-_KEY_JSON: Final = "key_json::JSON AS key_json"
-_VALUE_JSON: Final = (
-    "CASE WHEN value_schema_id IS NULL AND json_valid(value) THEN value::JSON ELSE value_json::JSON END AS value_json"
-)
-# The timestamps of DuckDB, in milliseconds; earlier and later ones become infinite.
-_LEAST_MS, _MOST_MS = -9_223_372_022_400_000, (2**63 - 1) // 1000
-_INFINITY: Final = 2**63 - 1
-
-
-# The word `offset`, unless a number follows as in LIMIT 10 OFFSET 5; texts, names and comments are matched to skip it
-# in them.
-_OFFSET: Final = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|--[^\n]*|/\*.*?\*/)|\boffset\b(?!\s+\d)""", re.I | re.S)
 _WORD: Final = re.compile(r'"((?:[^"]|"")*)"|(\w+)')
 _MISSING: Final = re.compile(r"Table with name (.+) does not exist!", re.S)
 _MEANT: Final = re.compile(r'(?<=does not exist!)\nDid you mean "[^\n]*')
@@ -70,27 +50,6 @@ _LISTING: Final = re.compile(
 _IS_LOCKED: Final = re.compile(r"^Permission Error: |operations are disabled|configuration has been locked")
 _LOCKED: Final = "--allow-files permits files, other databases, extensions and settings"
 _LASTING: Final = re.compile(r"\s*(prepare\b|create\b.*\b(view|macro|function)\b)", re.I | re.S)
-
-
-class BadQuery(Exception):
-    """DuckDB refuses a statement; its message says why."""
-
-
-def require_duckdb() -> None:
-    """Raise ImportError, which names the extra, unless duckdb and pyarrow are installed."""
-    if find_spec("duckdb") is None or find_spec("pyarrow") is None:
-        raise ImportError("SQL needs duckdb and pyarrow: pip install 'kafkafs[sql]'")
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement; whether it has a result (CREATE, INSERT and SET have none), whether the result comes from EXPLAIN,
-    and the line of the whole text where it begins."""
-
-    text: str
-    has_result: bool
-    is_plan: bool
-    line: int
 
 
 class Database:
@@ -106,7 +65,7 @@ class Database:
         require_duckdb()
         self._log, self._binary, self._is_locked = log, binary, not allow_files
         self._spill = tempfile.TemporaryDirectory(prefix="kafkafs-sql-", ignore_cleanup_errors=True)
-        self._connection = _connection(self._spill.name, allow_files=allow_files)
+        self._connection = connect(self._spill.name, allow_files=allow_files)
         self._call = Caller(self._interrupt)
         # Names of topics in the form in which DuckDB compares names.
         self._topics: dict[str, str] = {}
@@ -143,7 +102,7 @@ class Database:
 
     def statements(self, text: str) -> list[Statement]:
         """The statements of a text. BadQuery."""
-        return _parsed(text)
+        return statements_of(text)
 
     def run(self, statement: str, form: Form | None = None, *, line: int = 1) -> Iterator[pa.RecordBatch]:
         """Return the result of one statement: at least one batch, the first at once. `form`: converts each column.
@@ -261,10 +220,10 @@ class Database:
         table = _Table(topic, schema, lambda: self._scan(topic, schema), self._lock)
         columns = [quoted(column) for column in COLUMNS]  # `offset` is a word of SQL
         if "value_json" in schema.names:
-            value = "value_json::JSON AS value_json" if self._binary else _VALUE_JSON
-            columns += [_KEY_JSON, value, *_DECODED[2:]]
+            value = "value_json::JSON AS value_json" if self._binary else VALUE_JSON
+            columns += [KEY_JSON, value, *DECODED_COLUMNS[2:]]
         else:
-            columns.append(_BYTES_AS_JSON if self._binary else _AS_JSON)
+            columns.append(BYTES_AS_JSON if self._binary else AS_JSON)
         relation = self._connection.from_arrow(ScanDataset(table))
         relation.project(", ".join(columns)).create_view(topic, replace=True)
         self._tables[name] = table
@@ -281,7 +240,7 @@ class Database:
 
         if self._has_schemas is None:
             self._has_schemas = self._log.has_schemas
-        columns = [*COLUMNS, *(_DECODED if self._has_schemas or topic in KAFKAS_OWN_TOPICS else ())]
+        columns = [*COLUMNS, *(DECODED_COLUMNS if self._has_schemas or topic in KAFKAS_OWN_TOPICS else ())]
         kind = pa.binary() if self._binary else pa.string()
         return arrow_schema(columns, {"key": kind, "value": kind})
 
@@ -325,55 +284,6 @@ class Database:
             rows = self._connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
             return [name for (name,) in rows]
         return []
-
-
-class Where:
-    """DuckDB's expression over a record's columns as a filter. For one thread."""
-
-    def __init__(self, expression: str, schemas: SchemaLookup | None) -> None:
-        """`schemas`: decode `key_json` and `value_json`; None: `value_json` is the value if that is JSON. BadQuery;
-        ImportError if the extra is not installed."""
-        require_duckdb()
-        from kafkafs.arrow.block_texts import Decoding
-        from kafkafs.arrow.rows import MILLISECONDS, arrow_schema
-
-        import pyarrow as pa  # isort: skip
-
-        columns = [*COLUMNS, *(_DECODED if schemas is not None else ())]
-        self._decoding = None if schemas is None else Decoding(schemas)
-        self._schema = arrow_schema(columns, {"timestamp": MILLISECONDS, "key": pa.string(), "value": pa.string()})
-        self._connection = _connection("", allow_files=False)
-        casts = "" if schemas is None else f" REPLACE ({_KEY_JSON}, {_VALUE_JSON})"
-        more = f", {_AS_JSON}" if schemas is None else ""
-        self._expression = expression
-        # The expression has lines of its own, which errors show.
-        query = f"SELECT row FROM (SELECT *{casts}{more} FROM records) WHERE (\n{expression}\n) ORDER BY row"
-        self._query = "; ".join(statement.text for statement in _parsed(query, expression))
-        self._chosen(self._schema.empty_table())
-
-    def __call__(self, tp: TopicPartition, block: RecordBlock) -> RecordBlock:
-        """The records of the block for which the expression is true. BadQuery, also if it fails for a record."""
-        from kafkafs.arrow.rows import arrow_batches
-
-        import pyarrow as pa  # isort: skip
-
-        batches = arrow_batches(iter([(tp, block)]), self._schema, self._decoding, replace_errors=True)
-        rows = self._chosen(pa.Table.from_batches(batches, self._schema))
-        return block if len(rows) == len(block) else block.select(rows)
-
-    def _chosen(self, records: pa.Table) -> NDArray[np.int64]:
-        import duckdb
-        import numpy as np
-        import pyarrow as pa
-
-        batches = [_in_microseconds(batch) for batch in records.to_batches()]
-        timely = pa.Table.from_batches(batches, _with_microseconds(records.schema))
-        numbered = timely.append_column("row", pa.array(np.arange(len(records))))
-        try:
-            self._connection.register("records", numbered)
-            return self._connection.execute(self._query).fetchnumpy()["row"].astype(np.int64)
-        except duckdb.Error as error:
-            raise BadQuery(in_text(error, self._expression)) from None
 
 
 class _Table:
@@ -437,90 +347,7 @@ class _Narrowed:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         with self._table.watched():
-            yield from map(_in_microseconds, self._scan)
-
-
-def _with_microseconds(schema: pa.Schema) -> pa.Schema:
-    from kafkafs.arrow.rows import TYPES
-
-    place = schema.get_field_index("timestamp")
-    return schema if place < 0 else schema.set(place, schema.field(place).with_type(TYPES["timestamp"]))
-
-
-def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with DuckDB's timestamps: those out of its range are infinite."""
-    schema = _with_microseconds(batch.schema)
-    if schema == batch.schema:
-        return batch
-    import numpy as np
-    import pyarrow as pa
-
-    place = schema.get_field_index("timestamp")
-    ms = batch.column(place).cast(pa.int64()).to_numpy(zero_copy_only=False)
-    us = np.clip(ms, _LEAST_MS, _MOST_MS) * 1000
-    us[ms > _MOST_MS] = _INFINITY
-    us[ms < _LEAST_MS] = -_INFINITY
-    return batch.set_column(place, schema.field(place), pa.array(us).cast(schema.field(place).type))
-
-
-def _connection(spill: str, *, allow_files: bool) -> duckdb.DuckDBPyConnection:
-    """A new database in memory. `spill`: a directory for data that does not fit into memory, "": none."""
-    import duckdb
-
-    connection = duckdb.connect(
-        ":memory:",
-        config={
-            "temp_directory": spill,
-            "autoinstall_known_extensions": "false",
-            "autoload_known_extensions": "false",
-            "python_enable_replacements": "false",
-        },
-    )
-    connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET enable_progress_bar = false")
-    if not allow_files:
-        connection.execute("SET enable_external_access = false")
-        connection.execute("SET lock_configuration = true")
-    return connection
-
-
-def _parsed(text: str, written: str | None = None) -> list[Statement]:
-    """The statements of a text. OFFSET is a word of SQL, so a column of that name is quoted if the text is otherwise
-    invalid. `written`: the part of it that a user wrote, by default everything. BadQuery."""
-    import duckdb
-
-    def parsed(text: str) -> list[Statement]:
-        position, statements = 0, []
-        for statement in duckdb.extract_statements(text):
-            query = statement.query.strip()
-            position = max(position, text.find(query, position))
-            statements.append(_statement(statement, query, text.count("\n", 0, position) + 1))
-            position += 1
-        return statements
-
-    try:
-        text.encode()  # surrogates stand for bytes of a command line that are not UTF-8; DuckDB refuses them
-        return parsed(text)
-    except UnicodeEncodeError as error:
-        raise BadQuery(str(error)) from None
-    except duckdb.Error as error:
-        with suppress(duckdb.Error):
-            return parsed(_OFFSET.sub(lambda found: found[1] or '"offset"', text))
-        raise BadQuery(in_text(error, text if written is None else written)) from None
-
-
-def _statement(parsed: duckdb.Statement, text: str, line: int) -> Statement:
-    import duckdb
-
-    kinds, results = duckdb.StatementType, duckdb.ExpectedResultType
-    expected = parsed.expected_result_type
-    # DuckDB returns the number of changed rows like a row of a result.
-    has_result = results.QUERY_RESULT in expected and results.CHANGED_ROWS not in expected
-    if parsed.type == kinds.MULTI:  # PIVOT
-        has_result = True
-    elif parsed.type in (kinds.INSERT, kinds.UPDATE, kinds.DELETE, kinds.MERGE_INTO):
-        has_result = "returning" in text.casefold()
-    return Statement(text, has_result, parsed.type == kinds.EXPLAIN, line)
+            yield from map(in_microseconds, self._scan)
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

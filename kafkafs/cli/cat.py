@@ -23,7 +23,7 @@ from storage.errors import StorageError
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.arrow.database import Where
+    from kafkafs.arrow.record_filter import Where
     from kafkafs.cli.output import Output
     from kafkafs.formats.format import Format
     from kafkafs.reading.selection import Question

@@ -23,7 +23,7 @@ from storage.progress import working
 from storage.types import Isolation, TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.arrow.database import Where
+    from kafkafs.arrow.record_filter import Where
     from kafkafs.reading.range_names import OffsetSpec, TimeSpec
     from kafkafs.reading.selection import Question
     from kafkafs.replay.arrivals import ArrivalMap

@@ -25,7 +25,8 @@ from kafkafs.cli.whole_file import whole_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafkafs.arrow.database import Database, Statement
+    from kafkafs.arrow.database import Database
+    from kafkafs.arrow.statements import Statement
     from kafkafs.schemas.places import SchemaPlaces
 
 _MOST_ROWS: Final = 1000  # of a table for people
@@ -90,9 +91,10 @@ def sql(
 
     Exit code: 2 DuckDB refuses the statement; 4 damage and lost messages, with their place.
     """
-    from kafkafs.arrow.database import BadQuery, Database
+    from kafkafs.arrow.database import Database
     from kafkafs.arrow.invalid_option import InvalidOption
     from kafkafs.arrow.opened_log import open_log
+    from kafkafs.arrow.statements import BadQuery
 
     interrupt_quietly(ctx)
     chosen = _form(form, output)
@@ -320,8 +322,8 @@ _WRITERS: Final[dict[str, Callable[[Iterator[Any], BinaryIO], None]]] = {
 def _prompt(open_database: Callable[[], Database], form: str, output: Path | None) -> None:
     """Reads statements from a terminal until ^D. ^C ends a statement, or clears typed text; a second ^C raises
     KeyboardInterrupt."""
-    from kafkafs.arrow.database import BadQuery
     from kafkafs.arrow.invalid_option import InvalidOption
+    from kafkafs.arrow.statements import BadQuery
     from storage.errors import StorageError
 
     if form == "parquet" and output is None:

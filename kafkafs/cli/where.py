@@ -11,7 +11,7 @@ import click
 from storage.types import TopicPartition
 
 if TYPE_CHECKING:
-    from kafkafs.arrow.database import Where
+    from kafkafs.arrow.record_filter import Where
     from kafkafs.schemas.places import SchemaPlaces
     from storage.log.log_dir import LogDir
 
@@ -25,7 +25,8 @@ WHERE: Final = click.option(
 
 def where_filter(expression: str, log_dir: LogDir, places: SchemaPlaces, targets: list[TopicPartition]) -> Where:
     """The filter of --where. It decodes keys and values if there are schemas, or for Kafka's own topics."""
-    from kafkafs.arrow.database import BadQuery, Where
+    from kafkafs.arrow.record_filter import Where
+    from kafkafs.arrow.statements import BadQuery
     from kafkafs.schemas.sources import schemas_of
     from kafkafs.schemas.steady_schemas import SteadySchemas
     from storage.format.messages import GROUPS
@@ -46,7 +47,7 @@ def refusals(where: Where | None) -> Iterator[None]:
     if where is None:
         yield
         return
-    from kafkafs.arrow.database import BadQuery
+    from kafkafs.arrow.statements import BadQuery
 
     try:
         yield
