@@ -5,10 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkafs.cli.terminal import moment
+from kafkafs.cli.terminal import moment, size_text
 from kafkafs.file_names import printable
 from storage.types import TopicPartition
 
@@ -94,7 +94,7 @@ def page(facts: Facts) -> Iterator[str]:
     partitions, size = sum(topic.partitions for topic in facts.topics), sum(topic.size_bytes for topic in facts.topics)
     yield (
         f'<p class="soft">{moment(facts.made_ms)}: {len(facts.topics):,} topics, {partitions:,} partitions,'
-        f" {_bytes(size)}</p>\n<h2>What a broker does when it starts here</h2>\n"
+        f" {size_text(size)}</p>\n<h2>What a broker does when it starts here</h2>\n"
     )
     yield from _diagnosis(facts.diagnosis)
     if facts.problems:
@@ -105,8 +105,8 @@ def page(facts: Facts) -> Iterator[str]:
     rows = (
         [
             _escaped(topic.name), topic.partitions, topic.segments, "" if facts.diagnosis.quick else topic.messages,
-            _bytes(topic.size_bytes), _bar(topic.size_bytes - topic.removed_bytes, topic.removed_bytes, most),
-            f"{topic.removed_segments:,} segments, {_bytes(topic.removed_bytes)}"
+            size_text(topic.size_bytes), _bar(topic.size_bytes - topic.removed_bytes, topic.removed_bytes, most),
+            f"{topic.removed_segments:,} segments, {size_text(topic.removed_bytes)}"
             if topic.removed_segments
             else "nothing",
         ]
@@ -144,15 +144,6 @@ def _escaped(text: object) -> str:
     return html.escape(shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…")
 
 
-def _bytes(number: int) -> str:
-    size, unit = float(number), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{number:,} B" if unit == "B" else f"{size:,.1f} {unit}"
-
-
 def _bar(stays: int, goes: int, most: int) -> str:
     bars = zip(("", ' class="goes"'), (stays, goes), strict=True)
     return f'<div class="track">{"".join(_part(kind, 100 * size / most) for kind, size in bars)}</div>'
@@ -163,23 +154,35 @@ def _part(kind: str, percent: float) -> str:
 
 
 def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]], count: int) -> Iterator[str]:
-    """The first rows, the next ones folded, and how many there are beyond. Numbers are aligned right."""
-    if not count:
+    """A table, folded. Numbers are aligned right."""
+    rows = iter(rows)
+    first = next(rows, None)
+    if first is None:
         yield '<p class="soft">none</p>\n'
         return
-    shown = list(islice(rows, _OPEN_ROWS + _FOLDED_ROWS))
-    kinds = [' class="n"' if isinstance(cell, int) else "" for cell in shown[0]]
+    kinds = [' class="n"' if isinstance(cell, int) else "" for cell in first]
     cells = "".join(f"<th{kind}>{heading}</th>" for kind, heading in zip(kinds, headings, strict=True))
     head = f"<table><thead><tr>{cells}</tr></thead><tbody>\n"
+    yield from _folded(map(_row, chain([first], rows)), count, head, "</tbody></table>\n")
+
+
+def _row(cells: Sequence[Any]) -> str:
+    texts = (f'<td class="n">{cell:,}</td>' if isinstance(cell, int) else f"<td>{cell}</td>" for cell in cells)
+    return f"<tr>{''.join(texts)}</tr>\n"
+
+
+def _folded(rows: Iterable[str], count: int, head: str = "", tail: str = "") -> Iterator[str]:
+    """The first of `count` rows, the next ones folded, and how many there are beyond."""
     yield head
-    for place, row in enumerate(shown):
+    for place, row in enumerate(islice(rows, _OPEN_ROWS + _FOLDED_ROWS)):
         if place == _OPEN_ROWS:
-            yield f"</tbody></table>\n<details><summary>{count - place:,} more</summary>{head}"
-        texts = (f'<td class="n">{cell:,}</td>' if isinstance(cell, int) else f"<td>{cell}</td>" for cell in row)
-        yield f"<tr>{''.join(texts)}</tr>\n"
-    if count > len(shown):
-        yield f'<tr><td class="soft" colspan="{len(headings)}">and {count - len(shown):,} more</td></tr>'
-    yield "</tbody></table>\n" + ("</details>\n" if count > _OPEN_ROWS else "")
+            yield f"{tail}<details><summary>{count - place:,} more</summary>{head}"
+        yield row
+    yield tail
+    if count > _OPEN_ROWS + _FOLDED_ROWS:
+        yield f'<p class="soft">and {count - _OPEN_ROWS - _FOLDED_ROWS:,} more</p>\n'
+    if count > _OPEN_ROWS:
+        yield "</details>\n"
 
 
 def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
@@ -194,16 +197,7 @@ def _diagnosis(diagnosis: Diagnosis) -> Iterator[str]:
         yield "<p>The broker starts. No log was read, so damage was not looked for.</p>\n"
     else:
         yield "<p>The broker starts.</p>\n"
-    count = len(diagnosis.predictions)
-    for place, prediction in enumerate(diagnosis.predictions):
-        if place == _OPEN_ROWS:
-            yield f"<details><summary>{count - place:,} more</summary>\n"
-        if place == _OPEN_ROWS + _FOLDED_ROWS:
-            yield f'<p class="soft">and {count - place:,} more</p>\n'
-            break
-        yield _prediction(prediction)
-    if count > _OPEN_ROWS:
-        yield "</details>\n"
+    yield from _folded(map(_prediction, diagnosis.predictions), len(diagnosis.predictions))
 
 
 def _prediction(prediction: Prediction) -> str:
@@ -234,7 +228,7 @@ def _charts(times: Histogram) -> Iterator[str]:
         bottom = _CHART_HEIGHT + 30
         yield (
             f'<svg viewBox="0 0 {_CHART_WIDTH} {bottom + 4}" role="img"><title>{name} over time</title>'
-            f'<text x="0" y="11">{name}, at most {_bytes(most) if name == "bytes" else f"{most:,}"} in a bar</text>'
+            f'<text x="0" y="11">{name}, at most {size_text(most) if name == "bytes" else f"{most:,}"} in a bar</text>'
             f"{bars}"
             f'<text x="0" y="{bottom}">{first}</text>'
             f'<text x="{_CHART_WIDTH}" y="{bottom}" text-anchor="end">{last}</text></svg>\n'

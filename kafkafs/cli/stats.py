@@ -16,7 +16,7 @@ from kafkafs.cli import echo, fail_with, say, text_of
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
 from kafkafs.cli.shared_options import AS_JSON, DURATION, SCHEMAS, TIER, check_destination
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir, say_remote
-from kafkafs.cli.terminal import bytes_json, moment, print_json, print_table
+from kafkafs.cli.terminal import bytes_json, moment, print_json, print_table, size_text
 from storage.progress import working
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def _print(shown: dict[str, Any]) -> None:
     if shown["first_time"] is not None:
         echo(f"from {shown['first_time']} to {shown['last_time']}")
     parts = ", ".join(f"{name} {_share(size['bytes'], decoded)}" for name, size in sizes.items())
-    echo(f"{_size(on_disk)} on disk, {_size(decoded)} decoded: {parts}")
+    echo(f"{size_text(on_disk)} on disk, {size_text(decoded)} decoded: {parts}")
     if shown["distinct_keys"] is not None:
         echo(f"{shown['distinct_keys']:,} different keys")
     if len(shown["topics"]) > 1:
@@ -351,7 +351,7 @@ def _chart(histogram: Histogram) -> None:
     if not counts:
         echo("no messages")
         return
-    rows = [(time, f"{messages:,}", _size(size), messages) for time, messages, size in counts]
+    rows = [(time, f"{messages:,}", size_text(size), messages) for time, messages, size in counts]
     widths = [max(len(str(row[column])) for row in rows) for column in range(3)]
     columns = shutil.get_terminal_size((_WIDTH, 0)).columns if sys.stdout.isatty() else _WIDTH
     room = max(10, columns - sum(widths) - 7)
@@ -382,12 +382,3 @@ def _duration(milliseconds: int) -> str:
             count = milliseconds // unit
             return f"{count} {name}s" if count > 1 else f"one {name}"
     return f"{milliseconds} ms"
-
-
-def _size(size_bytes: int) -> str:
-    value = float(size_bytes)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"

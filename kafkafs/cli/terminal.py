@@ -69,6 +69,16 @@ def moment(timestamp_ms: int) -> str | None:
     return None if timestamp_ms < 0 else timestamp_text(timestamp_ms)
 
 
+def size_text(size_bytes: int) -> str:
+    """A number of bytes for people, in the largest unit that fits."""
+    size, unit = float(size_bytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:,.{0 if unit == 'B' else 1}f} {unit}"
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Prints a table, with numbers aligned right. In a pipe, it has a line of headings, and two spaces between columns;
     on a terminal too, if a text is too long to align the others with it."""

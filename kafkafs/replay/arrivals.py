@@ -95,29 +95,23 @@ class ArrivalMap:
         self._path, self._head = path, head
         self._known: dict[TopicPartition, Arrivals] = {}
         self._fd: int | None = None
-        if path is None or not (change or path.exists()):
-            return
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND if change else os.O_RDONLY
-        self._fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-        try:
-            self._begin(path, change)
-        except BaseException:
-            self.close()
-            raise
-        if not change:
-            self.close()
-
-    def _begin(self, path: Path, change: bool) -> None:
-        assert self._fd is not None
-        if not change:
+        if path is not None and change:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            try:
+                self._begin(path, self._fd)
+            except BaseException:
+                self.close()
+                raise
+        elif path is not None and path.exists():
             self._load(path)
-            return
+
+    def _begin(self, path: Path, fd: int) -> None:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise LogLocked("another replay writes this map", path=path, advice="Wait until it has ended") from None
         size = self._load(path)
-        os.ftruncate(self._fd, size)  # a line that a kill has torn
+        os.ftruncate(fd, size)  # a line that a kill has torn
         if not size:
             self._write([self._head])
 
