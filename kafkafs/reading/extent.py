@@ -65,8 +65,7 @@ class SegmentTask:
     def render(
         self, bench: Workbench, block: RecordBlock, skip: npt.NDArray[np.uint8] | None, stream: RenderedStream
     ) -> tuple[Int64s, npt.NDArray[np.bool_] | None]:
-        """Measures as `measure` does; also renders the records that are shown, as far as they fit. `skip`: see
-        Skips."""
+        """Measures a block, and renders the records that are shown, as far as they fit. `skip`: see Skips."""
         mask = None if self.filter is None else self.filter.mask(block)
         shown = mask
         if skip is not None and skip.any():

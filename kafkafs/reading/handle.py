@@ -216,10 +216,9 @@ class OpenView:
             self._seen = layout
         return layout
 
-    def read_ahead(self, layout: Layout) -> None:
-        """Makes more of the view known, for a reader who comes near the gap of this layout. Errors as
-        `layout_to_read`."""
-        gap = layout.gap
+    def read_ahead(self) -> None:
+        """Makes more of the view known, for a reader who comes near its gap. Errors as `layout_to_read`."""
+        gap = self.positions.layout.gap
         if gap is not None and not gap.anchored:
             with _ended_by_removal():
                 self._state.reach(self.positions, gap.start, gap.start + 1, gap.start)

@@ -297,15 +297,15 @@ class RenderedHandle(ViewHandle):
             ahead = shown.end
         self._ahead = ahead
         if layout.gap is not None and ahead == layout.gap.start and ahead - position < _AHEAD_BYTES:
-            self._reach_ahead(layout)
+            self._reach_ahead()
 
-    def _reach_ahead(self, layout: Layout) -> None:
-        """Lets a worker make more of the view known than this layout."""
+    def _reach_ahead(self) -> None:
+        """Lets a worker make more of the view known."""
 
         def reach() -> None:
             try:
                 if self._view.is_open:
-                    self._view.read_ahead(layout)
+                    self._view.read_ahead()
             finally:
                 self._is_reaching = False
 
