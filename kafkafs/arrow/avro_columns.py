@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkafs.decoding.avro_schema import AvroType
-    from kafkafs.schemas.registry import SchemaLookup
+    from kafkafs.schemas.schema import SchemaLookup
 
     Int64s = NDArray[np.int64]
     Bools = NDArray[np.bool_]

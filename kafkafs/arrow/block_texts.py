@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkafs.decoding.decoded_jsonl import TextDecoder
-    from kafkafs.schemas.registry import SchemaLookup
+    from kafkafs.schemas.schema import SchemaLookup
     from storage.format.block import RecordBlock
     from storage.types import TopicPartition
 

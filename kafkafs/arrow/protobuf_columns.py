@@ -25,14 +25,14 @@ from kafkafs.decoding.error_texts import shortened
 from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE
 from kafkafs.decoding.message_indexes import BadIndexes
 from kafkafs.decoding.proto_any import is_repeated
-from kafkafs.schemas.registry import PROTOBUF
+from kafkafs.schemas.schema import PROTOBUF
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    from kafkafs.schemas.registry import Reference, Schema, SchemaLookup
+    from kafkafs.schemas.schema import Reference, Schema, SchemaLookup
 
     Int64s = NDArray[np.int64]
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from kafkafs.schemas.registry import SchemaLookup
+    from kafkafs.schemas.schema import SchemaLookup
     from storage.format.block import RecordBlock
 
 

@@ -17,7 +17,7 @@ from storage.files.names import KAFKAS_OWN_TOPICS
 
 if TYPE_CHECKING:
     from kafkafs.schemas.places import SchemaPlaces
-    from kafkafs.schemas.registry import SchemaLookup
+    from kafkafs.schemas.schema import SchemaLookup
 
 
 def schemas_of_topic(topic: str, paths: tuple[Path, ...], schemas: SchemaPlaces) -> SchemaLookup:

@@ -29,14 +29,14 @@ from kafkafs.arrow.topic_schemas import schemas_for
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.guid_headers import VALUE_HEADER, is_guid_header
-from kafkafs.schemas.registry import AVRO, DESCRIPTORS, PROTOBUF
+from kafkafs.schemas.schema import AVRO, DESCRIPTORS, PROTOBUF
 from storage.errors import InvalidConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kafkafs.schemas.places import SchemaPlaces
-    from kafkafs.schemas.registry import Schema, SchemaLookup
+    from kafkafs.schemas.schema import Schema, SchemaLookup
     from storage.types import TopicPartition
 
 

@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkafs.schemas import registry
+from kafkafs.schemas.schema import AVRO
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkafs.schemas.registry import Reference, Schema, SchemaLookup
+    from kafkafs.schemas.schema import Reference, Schema, SchemaLookup
 
 PRIMITIVES: Final = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
 # A larger schema is refused: the text comes from a log, so anybody may have written it.
@@ -93,7 +93,7 @@ def _referenced_texts(schema: Schema, schemas: SchemaLookup) -> list[str]:
         if place in seen:
             continue
         seen.add(place)
-        referred = referred_schema(reference, schemas, registry.AVRO)
+        referred = referred_schema(reference, schemas, AVRO)
         size += len(referred.text)
         if len(seen) > _MAX_REFERENCES or size > MAX_TEXT:
             raise BadSchema(f"refers to more than {_MAX_REFERENCES} schemas or {MAX_TEXT >> 20} MiB of them")

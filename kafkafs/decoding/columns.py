@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kafkafs.decoding.avro_program import Programs
     from kafkafs.decoding.avro_resolution import ValueColumn
     from kafkafs.decoding.rooms import Room
-    from kafkafs.schemas.registry import SchemaLookup
+    from kafkafs.schemas.schema import SchemaLookup
 
     Int64s = NDArray[np.int64]
 from kafkafs.decoding.schema_plans import SchemaPlan, SchemaPlans

@@ -21,11 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.proto_files import compiled_files, files_without_reference, longest_name
-from kafkafs.schemas.registry import Registry, Schema
+from kafkafs.schemas.registry import Registry
+from kafkafs.schemas.schema import Schema
 
 if TYPE_CHECKING:
     from kafkafs.decoding.proto_files import Compiled
-    from kafkafs.schemas.registry import SchemaLookup
+    from kafkafs.schemas.schema import SchemaLookup
 
 ANY: Final = "google.protobuf.Any"
 _OWN: Final = "google.protobuf."

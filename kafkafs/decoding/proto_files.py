@@ -29,10 +29,10 @@ from cachetools import LRUCache
 
 from kafkafs.decoding.avro_schema import MAX_TEXT, BadSchema, referred_schema
 from kafkafs.decoding.error_texts import shortened
-from kafkafs.schemas.registry import DESCRIPTORS, PROTOBUF, Schema
+from kafkafs.schemas.schema import DESCRIPTORS, PROTOBUF, Schema
 
 if TYPE_CHECKING:
-    from kafkafs.schemas.registry import SchemaLookup
+    from kafkafs.schemas.schema import SchemaLookup
 
 _MAIN: Final = "schema.kafkafs.proto"
 # In place of texts: a descriptor set that a person has compiled, in base64, and the name of a message type.

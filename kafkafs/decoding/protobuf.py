@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from kafkafs.decoding.proto_files import Compiled
-    from kafkafs.schemas.registry import Schema, SchemaLookup
+    from kafkafs.schemas.schema import Schema, SchemaLookup
 
     Int64s = NDArray[np.int64]
 from kafkafs.decoding.proto_maps import in_order

@@ -12,7 +12,7 @@ import numpy as np
 
 from kafkafs.decoding.error_texts import shortened
 from kafkafs.decoding.message_indexes import CONFLUENT, GLUE
-from kafkafs.schemas.registry import AVRO, DESCRIPTORS, JSON, PROTOBUF
+from kafkafs.schemas.schema import AVRO, DESCRIPTORS, JSON, PROTOBUF
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kafkafs.decoding.avro_program import Programs
     from kafkafs.decoding.avro_resolution import ValueColumn
     from kafkafs.decoding.protobuf import ProtobufDecoder
-    from kafkafs.schemas.registry import Schema, SchemaLookup
+    from kafkafs.schemas.schema import Schema, SchemaLookup
 
     Int64s = NDArray[np.int64]
 

@@ -16,19 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kafkafs.schemas.registry import (
-    AVRO,
-    NEWEST,
-    Reference,
-    Registry,
-    Schema,
-    State,
-    SubjectVersion,
-    context_of,
-    guid_of,
-    name_in_context,
-    qualified,
-)
+from kafkafs.schemas.registry import Registry, State, SubjectVersion, context_of, name_in_context, qualified
+from kafkafs.schemas.schema import AVRO, NEWEST, Reference, Schema, guid_of
 from storage.errors import CorruptData, StorageError
 from storage.format.block import RecordBlock
 from storage.format.messages import memory_of

@@ -23,17 +23,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from kafkafs.schemas.places import SchemaPlaces
-from kafkafs.schemas.registry import (
-    AVRO,
-    JSON,
-    PROTOBUF,
-    Reference,
-    Registry,
-    Schema,
-    SubjectVersion,
-    guid_of,
-)
+from kafkafs.schemas.registry import Registry, SubjectVersion
 from kafkafs.schemas.registry_replay import DEFAULT_LIMITS, MAX_ID, RegistryReplay
+from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF, Reference, Schema, guid_of
 from kafkafs.schemas.topic_files import read_files
 from storage.errors import CorruptData, InvalidConfig, StorageError, UnknownTopicOrPartition, error_text
 from storage.files.file_mark import NEVER, FileMark

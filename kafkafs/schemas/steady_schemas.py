@@ -10,13 +10,8 @@ from __future__ import annotations
 from threading import Lock
 from typing import Final
 
-from kafkafs.schemas.registry import (
-    AVRO,
-    PROTOBUF,
-    Reference,
-    Registry,
-    Schema,
-)
+from kafkafs.schemas.registry import Registry
+from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from kafkafs.schemas.sources import SchemaSource
 
 MOST_ANSWERS: Final = 10_000

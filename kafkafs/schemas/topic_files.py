@@ -15,8 +15,8 @@ from typing import Final
 
 from kafkafs.schemas.places import TopicFile
 from kafkafs.schemas.proto_names import imports
-from kafkafs.schemas.registry import AVRO, DESCRIPTORS, FILE, PROTOBUF, Reference, Schema
 from kafkafs.schemas.registry_replay import DEFAULT_LIMITS
+from kafkafs.schemas.schema import AVRO, DESCRIPTORS, FILE, PROTOBUF, Reference, Schema
 from storage.errors import InvalidConfig
 from storage.files.opening import open_below, real_place
 

@@ -19,7 +19,7 @@ from kafkafs.arrow.avro_columns import AvroColumn
 from kafkafs.decoding.avro_schema import parse
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.protobuf import decoder as protobuf_decoder
-from kafkafs.schemas.registry import AVRO, PROTOBUF, Schema
+from kafkafs.schemas.schema import AVRO, PROTOBUF, Schema
 from storage.format.batches import BatchTable, Column
 from storage.format.block import RecordBlock, RecordColumn, RecordColumns
 from storage.types import TopicPartition

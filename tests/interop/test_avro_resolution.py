@@ -15,7 +15,7 @@ from kafkafs.arrow.avro_columns import AvroColumn
 from kafkafs.decoding import columns
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
-from kafkafs.schemas.registry import AVRO, Schema
+from kafkafs.schemas.schema import AVRO, Schema
 from tests.interop.avro_evolutions import CannotExpress, Evolution, in_columns, plain
 from tests.interop.avro_referee import PAIRS, VALUES, digest_of, question_of, recorded, referee, requires_avro
 from tests.interop.kafka import on_broker

@@ -8,7 +8,7 @@ import numpy as np
 
 from kafkafs.decoding.decoded_jsonl import TextDecoder
 from kafkafs.formats.format import Format
-from kafkafs.schemas.registry import AVRO, Reference, Schema
+from kafkafs.schemas.schema import AVRO, Reference, Schema
 from tests.support.blocks import Row, block_of
 
 

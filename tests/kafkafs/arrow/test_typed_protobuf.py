@@ -21,7 +21,7 @@ from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.proto_any import is_repeated
 from kafkafs.decoding.proto_program import Kind, kind_of
 from kafkafs.decoding.protobuf import ProtobufDecoder
-from kafkafs.schemas.registry import PROTOBUF, Schema
+from kafkafs.schemas.schema import PROTOBUF, Schema
 from storage.format.block import Record
 from tests.kafkafs.decoding import random_protobuf
 from tests.support.builders import Batch, build_log_dir

@@ -12,7 +12,7 @@ from kafkafs.decoding import avro_kernel, avro_program, columns
 from kafkafs.decoding.avro_schema import MAX_TEXT
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.decoding.decoded_jsonl import TextDecoder
-from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
+from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from storage.format.block import encode_varint
 from storage.types import is_compiled
 from tests.kafkafs.decoding.avro_samples import Samples, shown_decimal, shown_time

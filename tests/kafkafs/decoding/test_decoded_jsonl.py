@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafkafs.decoding import decoded_jsonl
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.formats import by_name
-from kafkafs.schemas.registry import AVRO, JSON, Schema
+from kafkafs.schemas.schema import AVRO, JSON, Schema
 from storage.format.block import RecordColumn, encode_varint
 from tests.support.blocks import TP, Row, block_of
 from tests.support.decoded_columns import SchemaTable, columns_of, decoded_texts, framed, lines

@@ -8,7 +8,8 @@ import kafkafs
 from kafkafs.decoding import proto_files
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.schemas.proto_names import message_types
-from kafkafs.schemas.registry import PROTOBUF, Registry, Schema, State, SubjectVersion
+from kafkafs.schemas.registry import Registry, State, SubjectVersion
+from kafkafs.schemas.schema import PROTOBUF, Schema
 from kafkafs.schemas.sources import schemas_at
 from kafkafs.schemas.steady_schemas import SteadySchemas
 from storage.format.block import Record

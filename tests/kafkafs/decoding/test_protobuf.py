@@ -11,7 +11,7 @@ from google.protobuf import json_format, message_factory
 
 from kafkafs.decoding import proto_files, protobuf
 from kafkafs.decoding.decoded_jsonl import TextDecoder
-from kafkafs.schemas.registry import AVRO, PROTOBUF, Reference, Schema
+from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
 from tests.support.decoded_columns import SchemaTable, decoded_text, decoded_texts, framed, one_schema
 
 PROTO = """

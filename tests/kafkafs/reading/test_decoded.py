@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kafkafs.schemas.registry import Reference
+from kafkafs.schemas.schema import Reference
 from kafkafs.schemas.sources import LogSchemas, schemas_at
 from kafkafs.schemas.steady_schemas import SteadySchemas
 from kafkafs.tree.tree import Tree, TreeOptions

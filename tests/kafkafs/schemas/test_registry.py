@@ -11,8 +11,9 @@ from functools import cache
 
 import pytest
 
-from kafkafs.schemas.registry import Reference, State, context_of, name_in_context, qualified
+from kafkafs.schemas.registry import State, context_of, name_in_context, qualified
 from kafkafs.schemas.registry_replay import RegistryLimits, RegistryReplay
+from kafkafs.schemas.schema import Reference
 from kafkafs.schemas.sources import FileSchemas, LogSchemas, import_line, schemas_at
 from storage.errors import CorruptData
 from storage.format.block import Record

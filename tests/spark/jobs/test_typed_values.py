@@ -16,7 +16,8 @@ from kafkafs.decoding.avro_resolution import ValueColumn
 from kafkafs.decoding.avro_schema import BadSchema
 from kafkafs.decoding.avro_schema import parse as parse_avro
 from kafkafs.schemas.places import OWN_SCHEMAS
-from kafkafs.schemas.registry import AVRO, Registry, Schema
+from kafkafs.schemas.registry import Registry
+from kafkafs.schemas.schema import AVRO, Schema
 from kafkafs.spark.jobs.commits import ExportForm, committed_sets
 from kafkafs.spark.jobs.export import ExportOptions, export
 from storage.errors import InvalidConfig, NotPermitted
