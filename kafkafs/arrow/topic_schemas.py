@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.log_dirs import open_log_dirs
+from kafkafs.schemas.log_schemas import SCHEMAS_LOG, LogSchemas
 from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.sources import SCHEMAS_LOG, LogSchemas, SchemaSource, WithTopicFiles, schemas_at
+from kafkafs.schemas.schema_source import SchemaSource
+from kafkafs.schemas.sources import schemas_at
 from kafkafs.schemas.topic_files import read_files
+from kafkafs.schemas.with_topic_files import WithTopicFiles
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files.names import KAFKAS_OWN_TOPICS
 

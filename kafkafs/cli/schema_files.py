@@ -24,8 +24,9 @@ from pathlib import Path
 from uuid import uuid4
 
 from kafkafs.file_names import encoded_name
+from kafkafs.schemas.file_schemas import IDS_DIRECTORY, IMPORT_FILE, suffix_of
+from kafkafs.schemas.import_lines import import_line
 from kafkafs.schemas.registry import Registry
-from kafkafs.schemas.sources import IDS_DIRECTORY, IMPORT_FILE, import_line, suffix_of
 from storage.files.disk import RealDisk
 from storage.files.opening import make_directory, open_file, real_place
 

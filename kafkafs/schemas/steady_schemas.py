@@ -12,7 +12,7 @@ from typing import Final
 
 from kafkafs.schemas.registry import Registry
 from kafkafs.schemas.schema import AVRO, PROTOBUF, Reference, Schema
-from kafkafs.schemas.sources import SchemaSource
+from kafkafs.schemas.schema_source import SchemaSource
 
 MOST_ANSWERS: Final = 10_000
 

@@ -15,7 +15,7 @@ from cachetools import LRUCache
 
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.reading.workbench import Rendition
-from kafkafs.schemas.sources import SchemaSource
+from kafkafs.schemas.schema_source import SchemaSource
 from kafkafs.schemas.steady_schemas import SteadySchemas
 from storage.format.messages import GROUPS, definitions_digest
 from storage.types import Isolation, TopicPartition

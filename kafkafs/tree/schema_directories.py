@@ -14,8 +14,9 @@ from typing import Final
 
 from kafkafs.file_names import encoded_name
 from kafkafs.reading.handle import BytesHandle, Handle
+from kafkafs.schemas.file_schemas import suffix_of
 from kafkafs.schemas.registry import Registry, SubjectVersion
-from kafkafs.schemas.sources import SchemaSource, suffix_of
+from kafkafs.schemas.schema_source import SchemaSource
 from kafkafs.tree.node import DIRECTORY_MODE, FILE_MODE, Attributes, Directory, Entry, File, NodeKind, View
 from kafkafs.tree.paths import (
     MAX_NAME_BYTES,

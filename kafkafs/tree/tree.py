@@ -23,7 +23,8 @@ from kafkafs.reading.selection import DEFAULT_LATEST_BYTES
 from kafkafs.reading.state import Callers, Clocks, OneCaller
 from kafkafs.reading.store import Store, default_directory
 from kafkafs.reading.workers import DEFAULT_WORKERS, Workers
-from kafkafs.schemas.sources import LogSchemas, SchemaSource
+from kafkafs.schemas.log_schemas import LogSchemas
+from kafkafs.schemas.schema_source import SchemaSource
 from kafkafs.tree import paths
 from kafkafs.tree.append_files import AppendFile
 from kafkafs.tree.config_file import ConfigFile

@@ -9,8 +9,9 @@ from kafkafs.arrow.block_texts import Decoding
 from kafkafs.arrow.invalid_option import InvalidOption
 from kafkafs.arrow.rows import arrow_batches
 from kafkafs.arrow.topic_schemas import schemas_for
+from kafkafs.schemas.log_schemas import LogSchemas
 from kafkafs.schemas.places import OWN_SCHEMAS
-from kafkafs.schemas.sources import LogSchemas, schemas_at
+from kafkafs.schemas.sources import schemas_at
 from kafkafs.spark.options import COLUMNS, DECODED
 from storage.format.block import Record
 from storage.log.log_dir import LogDir

@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from kafkafs.schemas.log_schemas import LogSchemas
 from kafkafs.schemas.schema import Reference
-from kafkafs.schemas.sources import LogSchemas, schemas_at
+from kafkafs.schemas.sources import schemas_at
 from kafkafs.schemas.steady_schemas import SteadySchemas
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.block import Record

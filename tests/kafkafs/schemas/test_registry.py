@@ -11,10 +11,13 @@ from functools import cache
 
 import pytest
 
+from kafkafs.schemas.file_schemas import FileSchemas
+from kafkafs.schemas.import_lines import import_line
+from kafkafs.schemas.log_schemas import LogSchemas
 from kafkafs.schemas.registry import State, context_of, name_in_context, qualified
 from kafkafs.schemas.registry_replay import RegistryLimits, RegistryReplay
 from kafkafs.schemas.schema import Reference
-from kafkafs.schemas.sources import FileSchemas, LogSchemas, import_line, schemas_at
+from kafkafs.schemas.sources import schemas_at
 from storage.errors import CorruptData
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
