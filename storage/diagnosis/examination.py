@@ -27,7 +27,7 @@ from storage.diagnosis.directory_checks import (
 from storage.diagnosis.first_retention import check_retention
 from storage.diagnosis.future_logs import check_futures, taken_futures
 from storage.diagnosis.log_loading import check_files, of_recovery
-from storage.diagnosis.partition_checks import check_absent, check_remote, check_topics
+from storage.diagnosis.partition_checks import check_absent, check_remote, check_remote_epochs, check_topics
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
 from storage.diagnosis.quorum_checks import check_quorum
 from storage.directory.directory_checkpoints import DirectoryCheckpoints
@@ -213,6 +213,7 @@ def _removed(
                 reports[tp] = outcome
                 removed = list(of_recovery(outcome, logs[tp], known.of(tp), clean=state.clean))
                 yield from removed
+                yield from check_remote_epochs(logs[tp], outcome, metadata)
                 yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
             elif isinstance(outcome, PermissionError) and tp in state.partitions:
                 continue  # verify reports it

@@ -16,12 +16,15 @@ from storage.diagnosis.damage import of_denied
 from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
-from storage.files import leader_epochs, names, partition_metadata
+from storage.files import names, partition_metadata
+from storage.files.leader_epochs import EpochEntry
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
+from storage.log.tiering import is_tiered
+from storage.recovery.recovery import RecoveryReport
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
 
@@ -172,20 +175,13 @@ def check_remote(
     """Check partitions that begin in tiered storage. OSError."""
     loses = properties is not None and not properties.is_tiered
     for tp in partitions:
-        path = log_dir.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT
-        bases = live_offsets(path.parent, FileKind.LOG)
+        bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)
         try:
             remote = log_dir.remote_offsets(tp, bases[0]) if bases else None
         except PermissionError as error:
             yield of_denied(error, log_dir.path / tp.dir_name)
             continue
-        start = bases[0] if bases and remote is None else 0 if remote is None else remote.start
-        if bases and bases[0] and log_dir.is_tiered(tp.topic) and not _names_leaders(path, start, bases[0]):
-            what = f"the leaders of the offsets {start} to {bases[0]} are missing or wrong here, in a tiered log"
-            broker = f"begins at {bases[0]}, and removes what it had in tiered storage"
-            advice = "Restore the file before it starts, from another replica or a backup"
-            yield Prediction("remote-epochs", Reaction.FORGETS, path, what, broker, advice, tp)
-        elif remote is not None:
+        if remote is not None:
             yield Prediction(
                 FaultKind.REMOTE_SEGMENTS.name_in_reports,
                 Reaction.FORGETS if loses else Reaction.FETCHES,
@@ -201,14 +197,27 @@ def check_remote(
             )
 
 
-def _names_leaders(path: Path, start: int, local_start: int) -> bool:
-    """Whether a leader-epoch-checkpoint has the leader at the log's start, and that of the first batch here. A broker
-    looks for remote segments by leader epoch, and removes those whose epochs are below all of the checkpoint's."""
-    try:
-        epochs = leader_epochs.read(path)
-    except (CorruptCheckpoint, OSError):
-        return True  # check_files reports it
-    segment = Segment.at(path.parent, local_start)
+def check_remote_epochs(
+    directory: Path, report: RecoveryReport, metadata: ClusterMetadata | None
+) -> Iterator[Prediction]:
+    """Check whether the leader epochs that recovery leaves have the start of a tiered log, and the leader of its first
+    batch here: a broker looks for remote segments by leader epoch, and removes those whose epochs are below all of
+    these. A leader begins with the epoch in the metadata, which removes those from that one on. OSError."""
+    topic = None if metadata is None else metadata.topics.get(report.tp.topic)
+    base = next(iter(live_offsets(directory, FileKind.LOG)), 0)
+    start = report.log_start_offset
+    if topic is None or not is_tiered(topic.configs) or not base or start > base:
+        return
+    epochs, known = report.epochs, topic.partitions.get(report.tp.partition)
+    if known is not None:
+        epochs = epochs.assign(EpochEntry(known.leader_epoch, report.log_end_offset))
+    segment = Segment.at(directory, base)
     batch = segment.batch_at(0, segment.size)
-    written_by = epochs.epoch_at(local_start) if batch is None else int(batch.leader_epoch[0])
-    return epochs.epoch_at(start) is not None and epochs.epoch_at(local_start) == written_by
+    written_by = epochs.epoch_at(base) if batch is None else int(batch.leader_epoch[0])
+    if epochs.epoch_at(start) is None or epochs.epoch_at(base) != written_by:
+        yield Prediction(
+            "remote-epochs", Reaction.FORGETS, directory / names.LEADER_EPOCH_CHECKPOINT,
+            f"the leaders of the offsets {start} to {base} are missing or wrong in this file, or in the log",
+            f"begins at {base}, and removes what it had in tiered storage",
+            "Restore the file before the broker starts, and the segments, from another replica or a backup", report.tp,
+        )  # fmt: skip

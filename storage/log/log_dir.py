@@ -292,21 +292,20 @@ class LogDir:
 
         return RemoteMetadata(logs, count)
 
-    def is_tiered(self, topic: str) -> bool | None:
-        """Whether a topic is tiered; None if its configuration is unknown."""
-        try:
-            return self.topic_info(topic).is_tiered
-        except (StorageError, OSError):
-            return None
-
     def remote_offsets(self, tp: TopicPartition, first_offset: int) -> OffsetRange | None:
         """The offsets of a partition in tiered storage, before its first segment in this directory, which begins at
         `first_offset`; None if there are none (storage.log.tiering). OSError."""
 
+        def tiered() -> bool | None:
+            try:
+                return self.topic_info(tp.topic).is_tiered
+            except (StorageError, OSError):
+                return None
+
         epochs = LeaderEpochs()
         with suppress(CorruptCheckpoint):
             epochs = leader_epochs.read(self.path / tp.dir_name / names.LEADER_EPOCH_CHECKPOINT)
-        return remote_offsets(first_offset, self._log_starts.find(tp), epochs, lambda: self.is_tiered(tp.topic))
+        return remote_offsets(first_offset, self._log_starts.find(tp), epochs, tiered)
 
     def opened(self) -> list[ReadableLog]:
         """The logs that were requested so far, by topic and partition."""

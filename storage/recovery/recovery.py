@@ -84,7 +84,7 @@ class RecoveryReport:
     """The report of recovering a partition; `changes` are texts for people, in order. `leftovers`: what recovery did
     with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
     ascend, where a broker fails. `overlapping_segments`: the position of a batch that begins before the previous one
-    ends, by base offset."""
+    ends, by base offset. `epochs`: those that recovery leaves."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
@@ -96,6 +96,7 @@ class RecoveryReport:
     overlapping_segments: dict[int, int] = field(default_factory=dict)
     log_start_offset: int = 0
     log_end_offset: int = 0
+    epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
 
     @property
     def cut(self) -> Cut | None:
@@ -167,6 +168,7 @@ class Recovery:
         log_start = max(self._log_start, segments[0].base_offset)
         remote = remote_offsets(segments[0].base_offset, plan.log_start_offset, self._epochs, lambda: plan.tiered)
         self._store_epochs(next_offset)
+        self.report.epochs = self._epochs
         producers = self._rebuild_producers(segments, log_start, next_offset)
         self.report.log_start_offset = log_start if remote is None else remote.start
         self.report.log_end_offset = next_offset

@@ -286,19 +286,33 @@ def test_server_properties(tmp_path):
 def test_leader_epochs_of_a_tiered_log(tmp_path, epochs, is_right):
     """4.3.0 began a log at its first segment there, and removed the remote segments: "due to leader-epoch-cache
     truncation"."""
-    path = built(
-        tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1),
-        records=[topic_setting("t", "remote.storage.enable", "true")],
-    )  # fmt: skip
-    for file in (path / "t-0").glob(f"{0:020}.*"):
-        file.unlink()
-    (path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    path = tiered_log(tmp_path, [Batch(many(5))] * 3, clean=True)
     file = path / "t-0" / "leader-epoch-checkpoint"
     file.unlink()
     if epochs is not None:
         lines = list(filter(None, epochs.split(",")))
         file.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
     assert ("remote-epochs" in names_of(examine([path]))) == (not is_right)
+
+
+@pytest.mark.parametrize("epoch", [0, 7])
+def test_a_leader_epoch_above_that_of_the_metadata_in_a_tiered_log(tmp_path, epoch):
+    """No CRC covers it. Recovery keeps it; the leader then begins with that of the metadata: "caused truncation of
+    conflicting entries"."""
+    path = tiered_log(tmp_path, [Batch(many(5)), Batch(many(5)), Batch(many(5), leader_epoch=epoch)], clean=False)
+    (path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    assert ("remote-epochs" in names_of(examine([path]))) == (epoch == 7)
+
+
+def tiered_log(tmp_path, batches, *, clean):
+    """A directory with a tiered topic t, of which the first segment is not here any more."""
+    records = [topic_setting("t", "remote.storage.enable", "true")]
+    partition = Partition([batches[0], *batches], segment_bytes=1, recovery_point=0)
+    path = built(tmp_path, partition, records=records, clean=clean)
+    for file in (path / "t-0").glob(f"{0:020}.*"):
+        file.unlink()
+    (path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 0\n")
+    return path
 
 
 QUORUM_STATE = {
