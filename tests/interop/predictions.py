@@ -9,7 +9,8 @@ or one in each of several partitions, so that one start judges them all. Then do
 - It starts if doctor says so, and only then.
 - Of a partition without a finding consumers get every intact message that its files held, at its offset, and retention
   removes in the first seconds what a note says, and nothing else.
-- A partition that is cut ends where doctor says. One that is set aside is, and one that is created empty is empty.
+- A partition that is cut ends where doctor says. One that is set aside is, and one that is created empty is empty. What
+  doctor says is forgotten in tiered storage is not served.
 
 What a finding `does-not-notice` costs is not compared, nor whether a broker starts
 where doctor says that this is not known (`transactions-offline`). A damage that would keep the broker from starting
@@ -326,6 +327,8 @@ def _of_partition(number, findings, seen, held, strays, *, is_tiered):
             yield f"{place}: {findings[0]['name']}: doctor cuts at {end}, the broker at {seen['end']}"
         elif findings[0]["name"] not in _WITH_OTHERS and (lost := {at for at in held if at < end} - served):
             yield f"{place}: {findings[0]['name']}: cut at {end}, and {len(lost)} messages below are not served"
+    if "forgets" in reactions and min(served, default=0) < min(held, default=0):
+        yield f"{place}: doctor says that what is in tiered storage is forgotten, and it is served"
     asides = [found for found in findings if (found["reaction"], found["partition"]) == ("sets-aside", number)]
     aside, is_known = bool(asides), not any("is not known" in found["broker"] for found in asides)
     if aside and is_known and place not in strays:
