@@ -258,9 +258,17 @@ def test_a_class_name_means_one_thing():
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
-def test_no_empty_block_of_imports():
-    """A block that imports for types only has imports."""
-    assert not [name for name in MODULES if "if TYPE_CHECKING:\n    pass\n" in source_of(name).read_text()]
+def test_imports_for_types_only_come_last():
+    """Their block has imports, and no other import follows it."""
+    wrong = []
+    for name in MODULES:
+        statements = ast.parse(source_of(name).read_text()).body
+        block = next((node for node in statements if ast.unparse(node).startswith("if TYPE_CHECKING:")), None)
+        if block is not None:
+            later = [type(node) for node in statements[statements.index(block) + 1 :]]
+            if isinstance(block.body[0], ast.Pass) or ast.Import in later or ast.ImportFrom in later:
+                wrong.append(name)
+    assert not wrong
 
 
 def test_no_utils():

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from kafkafs.cli import say
+from kafkafs.cli.dump_lines import Facts, damage_facts, put, put_damage
+from kafkafs.cli.dumped_log import log_lines
 from kafkafs.cli.process import DATA_ERROR, use_default_signals
 from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import names
@@ -20,8 +22,6 @@ from storage.files.small_files import MOST_ENTRIES_BYTES, read_existing
 
 if TYPE_CHECKING:
     from kafkafs.cli.output import Output
-from kafkafs.cli.dump_lines import Facts, damage_facts, put, put_damage
-from kafkafs.cli.dumped_log import log_lines
 
 _CHECKPOINTS = (
     names.RECOVERY_POINT_CHECKPOINT,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kafkafs.cli.dump_lines import put, put_damage
 from kafkafs.formats import program
 from storage.errors import CorruptBatch, StorageError
 from storage.files import names
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from kafkafs.cli.output import Output
     from kafkafs.formats.format import Format
     from storage.format.block import RecordBlock
-from kafkafs.cli.dump_lines import put, put_damage
 
 _OFFSET: Final = struct.Struct(">q")
 _TYPE_NAMES: Final[dict[int, str]] = {

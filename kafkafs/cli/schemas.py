@@ -9,6 +9,7 @@ import click
 
 from kafkafs.cli import echo, say
 from kafkafs.cli.process import use_default_signals
+from kafkafs.cli.schema_files import export_schemas
 from kafkafs.cli.shared_options import AS_JSON, check_destination
 from kafkafs.cli.targets import LOGDIR
 from kafkafs.cli.terminal import facts, moment, print_json, print_table
@@ -17,7 +18,6 @@ from storage.errors import StorageError
 
 if TYPE_CHECKING:
     from kafkafs.schemas.registry import SubjectVersion
-from kafkafs.cli.schema_files import export_schemas
 
 
 @click.command()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import say, show_as
+from kafkafs.cli.shared_options import READS_ANEW, tier
 from storage.errors import StorageError, UnknownTopicOrPartition
 from storage.files import names
 from storage.types import TopicPartition
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from storage.log.log_dir import LogDir
-from kafkafs.cli.shared_options import READS_ANEW, tier
 
 
 def expand(log_dir: LogDir, pattern: str | None) -> list[TopicPartition]:

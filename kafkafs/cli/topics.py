@@ -16,6 +16,7 @@ from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import AS_JSON, TIER
 from kafkafs.cli.targets import LOGDIR, TopicName, expand_topics, open_log_dir
 from kafkafs.cli.terminal import moment, print_json, print_table
+from kafkafs.cli.topic_changes import alter, create, delete
 from storage.progress import working
 from storage.types import Isolation, TopicPartition
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from storage.log.log_dir import LogDir
     from storage.log.topic_info import TopicInfo
     from storage.progress import Progress
-from kafkafs.cli.topic_changes import alter, create, delete
 
 
 class _Topics(click.Group):

@@ -10,6 +10,7 @@ from kafkafs.decoding import avro_kernel
 from kafkafs.decoding.avro_program import FAULT_TEXTS, POWERS, DatumFault
 from kafkafs.decoding.glue_framing import GLUE_HEADER_SIZE, find_glue, inflate
 from kafkafs.decoding.guid_headers import GUID_HEADER_SIZE, guid_in
+from kafkafs.decoding.schema_plans import SchemaPlan, SchemaPlans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from kafkafs.schemas.schema import SchemaLookup
 
     Int64s = NDArray[np.int64]
-from kafkafs.decoding.schema_plans import SchemaPlan, SchemaPlans
 
 # Magic byte and schema id.
 HEADER_SIZE: Final = 5

@@ -11,6 +11,7 @@ import numpy as np
 from kafkafs.decoding.avro_program import Programs
 from kafkafs.decoding.columns import ColumnDecoder, Decoded
 from kafkafs.decoding.guid_headers import find_guids
+from kafkafs.decoding.own_topic_decoder import OwnTopicDecoder
 from kafkafs.decoding.rooms import Room, Rooms
 from kafkafs.formats import program, render_kernel
 from kafkafs.formats.format import Format
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
     Texts = tuple[NDArray[np.uint8], Int64s, Int64s, dict[int, str]]
-from kafkafs.decoding.own_topic_decoder import OwnTopicDecoder
 
 # Columns after a block's own, as EXTRA_OR_JSON reads them: start and length of the text, then of the bytes.
 _KEY: Final = len(RecordColumn)

@@ -18,6 +18,8 @@ from kafkafs.decoding.proto_any import (
     show_plainly,
 )
 from kafkafs.decoding.proto_files import compiled_files, longest_name
+from kafkafs.decoding.proto_maps import in_order
+from kafkafs.decoding.proto_program import ProtoProgram
 from storage.types import is_compiled
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from kafkafs.schemas.schema import Schema, SchemaLookup
 
     Int64s = NDArray[np.int64]
-from kafkafs.decoding.proto_maps import in_order
-from kafkafs.decoding.proto_program import ProtoProgram
 
 # As an object of the library, a message takes many times its size.
 MOST_BYTES: Final = 4 << 20

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kafkafs.formats import render_kernel
+from kafkafs.formats.format import Format
 from storage.format.block import RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from storage.format.block import RecordBlock
-from kafkafs.formats.format import Format
 
 _NO_SIZES = np.empty(0, np.int64)
 _NO_OUT = memoryview(bytearray())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kafkafs import compiled_kernels
 from kafkafs.file_names import printable
 from kafkafs.mounting import daemon
+from kafkafs.mounting.allocator import tune_malloc
 from kafkafs.mounting.daemon import StartupListener
 from kafkafs.mounting.errnos import data_errors
 from kafkafs.mounting.last_word import record_outcome
@@ -37,6 +38,7 @@ from kafkafs.mounting.mountpoint import (
     naming_the_mount,
     write_protected,
 )
+from kafkafs.mounting.recovery_progress import RecoveryProgress
 from storage.config import BrokerConfig
 from storage.errors import InvalidConfig, LogLocked, StorageError, error_text
 from storage.files.cache_files import cache_directory
@@ -49,8 +51,6 @@ if TYPE_CHECKING:
     from storage.directory.owned_dir import OwnedDir
     from storage.log.log_dir import LogDir
     from storage.upkeep.maintenance import Maintenance
-from kafkafs.mounting.allocator import tune_malloc
-from kafkafs.mounting.recovery_progress import RecoveryProgress
 
 _log = logging.getLogger(__name__)
 

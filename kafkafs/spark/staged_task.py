@@ -12,6 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kafkafs.spark.arrow_columns import record_columns
+from kafkafs.spark.content import content_of
 from storage.append.partitioner import Partitioner
 from storage.clock import SystemClock
 from storage.directory import guest_rules
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
 
     Int64s = NDArray[np.int64]
     UInt64s = NDArray[np.uint64]
-from kafkafs.spark.arrow_columns import record_columns
-from kafkafs.spark.content import content_of
 
 
 def stage(

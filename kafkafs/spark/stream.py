@@ -23,6 +23,7 @@ from kafkafs.arrow.log_dirs import open_log_dirs
 from kafkafs.spark.data_loss import report_loss
 from kafkafs.spark.options import INITIAL, READ, SourceOptions, decoded_offsets
 from kafkafs.spark.ranges import chosen_partitions, starting_offsets, within
+from kafkafs.spark.read_marks import end_of_what_was_read, read_marks
 from kafkafs.spark.source import checked, read_task, tasks_for
 from kafkafs.spark.tasks import LogRange
 from kafkafs.spark.worker_start import WorkerStart
@@ -34,7 +35,6 @@ from storage.types import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-from kafkafs.spark.read_marks import end_of_what_was_read, read_marks
 
 _Offsets = Mapping[TopicPartition, int]
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from storage.backup.canonical_records import CanonicalRecords, RecordDigest
 from storage.format.compression import Codec
 from storage.log.reader import read_range
 from storage.log.scanning import scan_sound_batches
@@ -26,7 +27,6 @@ from storage.types import MAX_OFFSET, Isolation
 if TYPE_CHECKING:
     from storage.format.block import Headers, RecordBlock
     from storage.log.snapshot import LogSnapshot
-from storage.backup.canonical_records import CanonicalRecords, RecordDigest
 
 # The ranges in which two logs are compared at first; ranges that differ are compared record by record.
 COMPARED_OFFSETS: Final = 1 << 16

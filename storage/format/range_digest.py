@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from storage.format.batches import BatchTable
 from storage.format.checksum import crc32c
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Int64s = NDArray[np.int64]
-from storage.format.batches import BatchTable
 
 # A longer stretch of a log is listed as several ranges, so that a difference is found in a part of it.
 RANGE_BYTES: Final = 64 << 20

@@ -23,10 +23,10 @@ from storage.errors import NotPermitted, OffsetOutOfRange
 from storage.log.greatest_timestamp import retention_timestamp_ms
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
+from storage.upkeep.kept_segments import KeptSegment, kept_segments, may_be_tiered
 
 if TYPE_CHECKING:
     from storage.log.segment import Segment
-from storage.upkeep.kept_segments import KeptSegment, kept_segments, may_be_tiered
 
 # The offset from which on nothing may be removed, None when everything may (storage.staged_writes.commit). Called after
 # the log's snapshot was taken.

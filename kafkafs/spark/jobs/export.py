@@ -20,6 +20,7 @@ from kafkafs.schemas.places import OWN_SCHEMAS, SchemaPlaces
 from kafkafs.spark.jobs.commits import CommitList, ExportedRange, ExportFile, ExportForm, ExportSet, Position
 from kafkafs.spark.jobs.export_layout import QUARANTINE
 from kafkafs.spark.jobs.parquet_files import COMPRESSIONS, DayFiles
+from kafkafs.spark.jobs.quarantine import BadBytes, merged, stage
 from kafkafs.spark.jobs.tasks import run_tasks
 from kafkafs.spark.tasks import LogRange, plan_by_size
 from storage.errors import NotPermitted, OffsetOutOfRange, StorageError, UnknownTopicOrPartition
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from storage.files.disk_protocol import Disk
     from storage.format.block import BatchDamage, RecordBlock
     from storage.tier.tier import Tier
-from kafkafs.spark.jobs.quarantine import BadBytes, merged, stage
 
 # The most bytes of a log's files for one task. If a worker dies its task is repeated; a task writes about one file.
 _TASK_BYTES: Final = 256 << 20
