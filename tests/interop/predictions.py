@@ -327,7 +327,7 @@ def _of_partition(number, findings, seen, held, strays, *, is_tiered):
             yield f"{place}: {findings[0]['name']}: doctor cuts at {end}, the broker at {seen['end']}"
         elif findings[0]["name"] not in _WITH_OTHERS and (lost := {at for at in held if at < end} - served):
             yield f"{place}: {findings[0]['name']}: cut at {end}, and {len(lost)} messages below are not served"
-    if "forgets" in reactions and min(served, default=0) < min(held, default=0):
+    if "forgets" in reactions and served and min(served) < min(held, default=0):
         yield f"{place}: doctor says that what is in tiered storage is forgotten, and it is served"
     asides = [found for found in findings if (found["reaction"], found["partition"]) == ("sets-aside", number)]
     aside, is_known = bool(asides), not any("is not known" in found["broker"] for found in asides)
