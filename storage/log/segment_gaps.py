@@ -26,21 +26,6 @@ def is_cleaned(log_dir: LogDir, tp: TopicPartition) -> bool:
     config = log_dir.topic_info(tp.topic).config
     if config.compact or config.origin("cleanup.policy") is not Origin.DEFAULT:
         return config.compact
-    return _was_cleaned(log_dir, tp)
-
-
-def are_losses(log_dir: LogDir, tp: TopicPartition) -> bool | None:
-    """Whether the gaps of a partition are lost segments: False if compaction may have caused them; None if that is
-    unknown, because the topic's configuration is, or a cleaner has worked here under an earlier one. OSError."""
-    from storage.log.topic_info import DEFAULTS
-
-    if is_cleaned(log_dir, tp):
-        return False
-    is_known = log_dir.topic_info(tp.topic).source != DEFAULTS
-    return True if is_known and not _was_cleaned(log_dir, tp) else None
-
-
-def _was_cleaned(log_dir: LogDir, tp: TopicPartition) -> bool:
     try:
         return tp in checkpoints.read(log_dir.path / names.CLEANER_CHECKPOINT)
     except CorruptCheckpoint:

@@ -97,7 +97,6 @@ _EMPTY = Repair("treats it as empty", RECOVER)
 _MADE_ANEW = Repair("creates it again, empty, and another replica fills it if one exists", note=True)
 
 _GAP = Repair("leaves it: a gap is accepted", "copy the lost file back, with the broker stopped", note=True)
-_LOST = "offsets before this segment are in no segment: a file was lost, because the topic is not compacted"
 
 _ELSEWHERE = Repair(note=True)
 
@@ -275,21 +274,19 @@ def _finish(directory: _Directory, started: _Started, reports: list[SegmentRepor
         elsewhere = f"offsets {remote.start} to {remote.end - 1} in tiered storage"
         finding = Finding(FaultKind.REMOTE_SEGMENTS, path, _ELSEWHERE, offset=remote.start, found=elsewhere)
         directory.findings.add(finding)
-    are_losses = _are_losses(directory, started.tp) if ends.gaps else False
-    for first, base in ends.gaps if are_losses is not False else ():
-        path = started.plan.directory / names.segment_file(base, FileKind.LOG)
-        how, what = (_GAP._replace(note=False), _LOST) if are_losses else (_GAP, "")
-        expected = f"a segment with the offsets {first} to {base - 1}"
-        directory.findings.add(Finding(FaultKind.SEGMENT_GAP, path, how, what, offset=first, expected=expected))
+    gaps = ends.gaps
+    if gaps and not _is_cleaned(directory, started.tp):
+        for first, base in gaps:
+            path = started.plan.directory / names.segment_file(base, FileKind.LOG)
+            expected = f"a segment with the offsets {first} to {base - 1}"
+            directory.findings.add(Finding(FaultKind.SEGMENT_GAP, path, _GAP, offset=first, expected=expected))
 
 
-def _are_losses(directory: _Directory, tp: TopicPartition) -> bool | None:
+def _is_cleaned(directory: _Directory, tp: TopicPartition) -> bool:
     # Imported here because it loads the reading of configurations, which only gaps need.
-    from storage.log.segment_gaps import are_losses
+    from storage.log.segment_gaps import is_cleaned
 
-    with suppress(OSError):  # files that cannot be read have findings
-        return are_losses(directory.log_dir, tp)
-    return None
+    return is_cleaned(directory.log_dir, tp)
 
 
 def _confirmed(findings: Findings, plan: PartitionPlan) -> Findings:

@@ -52,12 +52,10 @@ _BESIDE = ("leader-epoch-checkpoint", "topic.properties")
 CASES = json.loads((FIXTURES / "recovery" / "cases.json").read_text())
 assert len(CASES) == 33
 # The names of the damaged partitions' directories.
-# Our own directories have the configuration, by which a missing segment is a loss.
-LEFT = {**LEFT_DAMAGED, "rec-k2-older-missing": "segment-gap"}
 DAMAGED = [
     pytest.param(
         f"rec-{case}-0",
-        marks=[pytest.mark.leaves_damage(LEFT[f"rec-{case}"])] if f"rec-{case}" in LEFT else [],
+        marks=[pytest.mark.leaves_damage(LEFT_DAMAGED[f"rec-{case}"])] if f"rec-{case}" in LEFT_DAMAGED else [],
     )
     for case in sorted(CASES)
 ]
@@ -138,7 +136,7 @@ def test_a_crash_in_recovery_changes_nothing_of_its_result(tmp_path, name):
 def outcome_in(path, name):
     """What is read, and what is wrong: only what Kafka leaves damaged too, below the recovery point."""
     records, errors = read_past_damage(LogDir.open_read_only(path).log(TopicPartition(name[:-2], 0)).snapshot())
-    # Recovery accepts a missing segment.
+    # A gap is a note: recovery accepts a missing segment.
     findings = [finding for finding in verify_log_dir(path) if finding.kind is not FaultKind.SEGMENT_GAP]
     assert bool(findings) == (name[:-2] in LEFT_DAMAGED)
     return records, [str(problem).replace(str(path), "") for problem in (*errors, *findings)]

@@ -170,8 +170,7 @@ def test_where_linking_is_not_possible_segments_are_copied(tmp_path):
 
 
 def test_a_log_that_ends_beyond_its_last_batch(tmp_path):
-    compacted = {"topic.properties": b"cleanup.policy=compact\n"}
-    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10))], extra=compacted)]})
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([Batch(many(10))])]})
     for kind in ("log", "index", "timeindex"):
         (built.path / "t-0" / f"{50:020}.{kind}").touch()
     target, result = revived(tmp_path, built.path)
