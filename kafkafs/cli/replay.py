@@ -119,7 +119,7 @@ def replay(
     kafkafs replay /var/kafka orders/0 --to kafka:9093 --command-config client.properties --dry-run
     kafkafs replay /var/kafka orders --to kafka:9092 --topic orders=again --time 2026-11-20T10--
     kafkafs replay /var/kafka orders --to kafka:9092 --where "value_json->>'customer' = 'c-11'"
-    kafkafs replay /var/kafka bids --to kafka:9092 --schemas bids=bid.avsc --where "(value_json->>'price')::DOUBLE > 9"
+    kafkafs replay /var/kafka bid --to kafka:9092 --schemas bid=b.avsc --where "value_json->>'id'='7'"
     """
     from kafkafs.reading.selection import Question
     from kafkafs.replay.arrivals import ArrivalMap
