@@ -13,6 +13,7 @@ from tests.support.readers import table_of
 _EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
 # Why a broker does otherwise (storage/DESIGN.md, "Where we differ from a broker").
 FORGOTTEN = "recovery of segments below the log start: a broker forgets the producers before each of them"
+BELOW_START = "snapshots at or below the log start, which the next opening removes"
 ABORTED_BELOW_START = "compaction: a broker does not know transactions that were aborted below the log start"
 # What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
 _OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)
@@ -49,7 +50,9 @@ def different_files(tp, broker, ours, log_start=0):
     theirs, mine = segment_files(broker / tp.dir_name), segment_files(ours / tp.dir_name)
     found = []
     if theirs.keys() != mine.keys():
-        found.append(Difference(tp, "files", sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())))
+        only = sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())
+        below = all(name.endswith(".snapshot") and int(name.partition(".")[0]) <= log_start for names in only for name in names)
+        found.append(Difference(tp, "files", *only, BELOW_START if below else None))
     for name in theirs.keys() & mine.keys():
         if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name], log_start):
             forgotten = _forgotten_transactions(name, theirs[name], mine[name], log_start)

@@ -130,8 +130,7 @@ def run(figures, plan, choices=None, trace=None):
 
 
 def _is_loss(finding):
-    """Whether a finding is a missing segment of a topic that is neither compacted nor copied. (After an error of the
-    disk, messages that were never flushed can be missing there.)"""
+    """Whether a finding is a missing segment of a topic that is neither compacted nor copied."""
     return finding.kind is FaultKind.SEGMENT_GAP and finding.path.parent.name.rpartition("-")[0] in RETAINED
 
 
@@ -310,10 +309,12 @@ class _Run:
         if offline or unfinished or not closing.clean:
             raise Anomaly(f"not recovered: {offline}, {unfinished}, {closing}")
         damaged = {tp.dir_name for tp, _ in world.rotten}
+        # Otherwise messages that were never flushed can be missing in the middle.
+        may_judge_gaps = not lost_power and not world.had_errors
         findings = [
             finding
             for finding in verify_log_dir(world.path)
-            if (finding.severity is not Severity.NOTE or (_is_loss(finding) and not world.had_errors))
+            if (finding.severity is not Severity.NOTE or (may_judge_gaps and _is_loss(finding)))
             and finding.path.parent.name not in damaged
             and not self._is_lost_first_entry(finding, lost_power=lost_power)
         ]
