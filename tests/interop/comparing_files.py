@@ -51,7 +51,9 @@ def different_files(tp, broker, ours, log_start=0):
     found = []
     if theirs.keys() != mine.keys():
         only = sorted(theirs.keys() - mine.keys()), sorted(mine.keys() - theirs.keys())
-        below = all(name.endswith(".snapshot") and int(name.partition(".")[0]) <= log_start for names in only for name in names)
+        below = all(
+            name.endswith(".snapshot") and int(name.partition(".")[0]) <= log_start for names in only for name in names
+        )
         found.append(Difference(tp, "files", *only, BELOW_START if below else None))
     for name in theirs.keys() & mine.keys():
         if theirs[name] != mine[name] and not _same_producers(name, theirs[name], mine[name], log_start):

@@ -270,7 +270,8 @@ class Differential:
             for path in (*files, *result.files):
                 owned.disk.unlink(path)
             # A broker leaves a log alone that has nothing to be cleaned.
-            if result.end_offset > result.first_dirty and any(segment.size for segment in sealed):
+            dirty = [segment for segment in sealed if segment.base_offset < result.end_offset]
+            if result.end_offset > result.first_dirty and any(segment.size for segment in dirty):
                 ends[tp] = result.end_offset
         assert owned.close().clean
         self.counts["compacted"] = len(ends)

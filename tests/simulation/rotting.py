@@ -48,11 +48,12 @@ def _flip(world, rot, segments, *, later):
     if within > 12 and not later:
         lost = [message for message in lost if message.offset <= int(table.last_offset[row])]
     # That a message is earlier than the first of its batch is told by nothing but the message (kafkafs/DESIGN.md). The
-    # times of a batch that a wrong length hides are not looked for, nor the right ones where the header has others.
+    # times of a batch that a wrong length hides are not looked for, nor the right ones where the header has others, or
+    # none, as with magic 0.
     least, greatest = times_of(table, row)
     for message in lost:
         world.rotten[tp, message.offset] = message
-        if not least <= message.timestamp <= greatest or within in _TIMES:
+        if not least <= message.timestamp <= greatest or within in (*_TIMES, _MAGIC):
             world.untimed.add((tp, message.offset))
     flipped = bytearray(data)
     flipped[start + within] ^= 1 << rot.bit % 8
