@@ -159,9 +159,9 @@ def _recovery_work(state: LogDirState) -> Iterator[Prediction]:
 def _transactions_offline(state: LogDirState) -> Iterator[Prediction]:
     """Logs that may stop a broker that continues without the other logs of this directory."""
     for tp in state.partitions:
-        snapshot = LogDir.open_read_only(state.path).log(tp).snapshot()
-        windows = (scan_batches(snapshot, segment, 0, segment.size) for segment in snapshot.segments)
-        with contextlib.suppress(StorageError, OSError):
+        with contextlib.suppress(StorageError, OSError):  # the other checks report what cannot be read
+            snapshot = LogDir.open_read_only(state.path).log(tp).snapshot()
+            windows = (scan_batches(snapshot, segment, 0, segment.size) for segment in snapshot.segments)
             if any(window.table.is_transactional.any() for window in chain.from_iterable(windows)):
                 yield Prediction(
                     "transactions-offline",

@@ -440,8 +440,9 @@ def test_another_topics_id(tmp_path):
     assert named(path, "topic-id-shared") == [("t/0", Reaction.UNNOTICED, None)]
 
 
+@pytest.mark.parametrize("is_file", [False, True])
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_log_with_transactions_may_end_the_broker_when_its_directory_is_offline(tmp_path, transactional):
+def test_a_log_with_transactions_may_end_the_broker_when_its_directory_is_offline(tmp_path, transactional, is_file):
     """It looks up the transaction's first offset in a directory that has already failed (KafkaStorageException)."""
     path, second = built(tmp_path / "first", [b"a"]), tmp_path / "second"
     second.mkdir()
@@ -450,10 +451,15 @@ def test_a_log_with_transactions_may_end_the_broker_when_its_directory_is_offlin
     other = build_log_dir(tmp_path / "other", {"u": [[b"x"], ABORTED if transactional else [b"b"]]})
     for number in (0, 1):
         (other.path / f"u-{number}").rename(second / f"u-{number}")
-    (second / "u-0" / "leader-epoch-checkpoint").write_bytes(b"damaged")
+    epochs = second / "u-0" / "leader-epoch-checkpoint"
+    if is_file:
+        epochs.write_bytes(b"damaged")
+    else:
+        epochs.unlink()
+        epochs.mkdir()
     predictions = examine([path, second]).predictions
     findings = {one.name: str(one.tp) for one in predictions if one.reaction is Reaction.OFFLINE}
-    expected = {"epochs-corrupt": "u/0"} | ({"transactions-offline": "u/1"} if transactional else {})
+    expected = {"epochs-corrupt" if is_file else "no-regular-file": "u/0"} | ({"transactions-offline": "u/1"} if transactional else {})
     assert findings == expected
 
 
