@@ -245,6 +245,9 @@ def observed(dirs, place, around=None, kind=""):
         if kind == "tiered":
             ready = "Initialized topic-based RLMM resources successfully"
             wait_for("the tier", lambda: ready in broker.log_since_start() or not broker.is_alive())
+        if kind == "retention":  # removes in one pass over all logs, half a second after the start
+            removes = "due to log retention time"
+            wait_for("retention", lambda: removes in broker.log_since_start() or not broker.is_alive())
         with ThreadPoolExecutor(PARTITIONS) as pool:
             found = list(pool.map(lambda number: _consumed(broker.address, number), range(PARTITIONS)))
         led = [TopicPartition(TOPIC, number) for number in range(PARTITIONS) if found[number]["error"] == ""]

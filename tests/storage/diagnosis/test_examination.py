@@ -459,7 +459,9 @@ def test_a_log_with_transactions_may_end_the_broker_when_its_directory_is_offlin
         epochs.mkdir()
     predictions = examine([path, second]).predictions
     findings = {one.name: str(one.tp) for one in predictions if one.reaction is Reaction.OFFLINE}
-    expected = {"epochs-corrupt" if is_file else "no-regular-file": "u/0"} | ({"transactions-offline": "u/1"} if transactional else {})
+    expected = {"epochs-corrupt" if is_file else "no-regular-file": "u/0"} | (
+        {"transactions-offline": "u/1"} if transactional else {}
+    )
     assert findings == expected
 
 
