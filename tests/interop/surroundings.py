@@ -1,4 +1,4 @@
-"""What is around a broker that tests/interop/predictions.py starts: a tier, or another node."""
+"""The surroundings of a broker that tests/interop/predictions.py starts: a tier, or another node."""
 
 from contextlib import contextmanager
 

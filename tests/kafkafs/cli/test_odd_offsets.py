@@ -161,14 +161,14 @@ def test_readers_skip_what_is_there_twice(twice):
     assert output_of("cat", log_dir, "t/0") == lines_of(offsets)
     for first in offsets:
         assert output_of("cat", log_dir, "t/0", "--offsets", f"{first}-") == lines_of(offsets[offsets.index(first) :])
-    assert output_of("cat", log_dir, "t/0", "--key", "k0") == lines_of(one for one in offsets if one % 2 == 0)
+    assert output_of("cat", log_dir, "t/0", "--key", "k0") == lines_of(offset for offset in offsets if offset % 2 == 0)
     assert kafkafs.open(log_dir)["t"].scan().to_arrow().column("offset").to_pylist() == offsets
     query = "SELECT offset FROM t ORDER BY offset"
     assert output_of("sql", log_dir, query, "--format", "csv") == b"offset\n" + lines_of(offsets)
     tree = tree_of(log_dir)
     for name in ("messages.txt", "offsets/0-.txt", "time/2025-11.txt"):
         assert content(tree, f"/t/0/{name}") == lines_of(offsets)
-    assert content(tree, "/t/0/keys/k1.txt") == lines_of(one for one in offsets if one % 2)
+    assert content(tree, "/t/0/keys/k1.txt") == lines_of(offset for offset in offsets if offset % 2)
 
 
 @pytest.mark.parametrize("command", ["mirror LOGDIR COPY", "salvage LOGDIR t --to COPY",
