@@ -307,7 +307,7 @@ class BlockCache:
                 buffers.pop()
                 self._used_bytes -= capacity
                 return True
-        for block in [block for block in self._blocks.values() if block.pins == 0]:
+        while (block := next((block for block in self._blocks.values() if block.pins == 0), None)) is not None:
             self._remove_locked(block)
             block.buffer.uses -= 1
             if block.buffer.uses == 0:

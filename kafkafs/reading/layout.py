@@ -48,8 +48,8 @@ class Layout:
     """All runs of a view, in order, without gaps other than `gap`. `cursor`: the messages that they cover, up to the
     gap. `greatest`: the greatest timestamp in them, -1 if there is none or it is unknown. `complete`: nothing appended
     later belongs to it (`Selection`). `unlisted`: segments that the log no longer lists, whose files may vanish at any
-    time. `behind`: nobody has measured what the log has after the last run, but for so many bytes of it; None if
-    everything is measured."""
+    time. `behind`: how many bytes of the view are known to come after the last run, while not all of the log is
+    measured; None if all of it is."""
 
     cursor: Cursor
     runs: tuple[Run, ...] = ()

@@ -203,8 +203,11 @@ def start_of_time(snapshot: LogSnapshot, start_ms: int | None) -> int:
 
 
 def end_of_time(snapshot: LogSnapshot, end_ms: int, late_bytes: int) -> int:
-    """An offset behind which a message with a timestamp < `end_ms` is late, as far as the first batches of segments and
-    the time indexes show. Messages within `late_bytes` of files after the first one that is not are before it."""
+    """The likely end of the messages with timestamps < `end_ms`: an offset after which such a message is late.
+
+    The first batches of segments and the time indexes show the first later message; the result is `late_bytes` of files
+    after it.
+    """
     segments = snapshot.segments
     for slot in reversed(range(len(segments))):
         segment = segments[slot]

@@ -54,7 +54,8 @@ class Arrivals:
             self.next_new = new + count
 
     def new_offset(self, old: int) -> int:
-        """The new offset of the first message at or after an old offset; after the last message if there is none."""
+        """The new offset of the first message at or after an old offset; if no message follows, the offset after the
+        last."""
         at = max(bisect_right(self._old, old) - 1, 0)
         for row in range(at, len(self._old)):
             behind = self._old[row] + self._count[row]

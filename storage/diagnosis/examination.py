@@ -109,7 +109,7 @@ def examine(
             not_a_file(state.path, error)  # the checks have reported it
         if any(prediction.reaction is Reaction.OFFLINE for prediction in own):
             offline.add(state.path)
-            own += [] if quick or len(dirs) == 1 else _permitted(_transactions_offline(state), state.path)
+            own += [] if quick or len(dirs) == 1 else _transactions_offline(state)
         predictions += own
     if are_assigned:
         predictions += _permitted(check_futures(dirs, metadata, node_id), metadata_dir.path)

@@ -284,8 +284,8 @@ class Segment:
         )
 
     def last_indexed_time(self, end: int | None = None) -> TimestampOffset:
-        """The last entry of the .timeindex, unverified; (-1, base offset) when there is none. Of a sealed segment the
-        entries before it are not read if possible. `end`: see `offset_index`."""
+        """The last entry of the .timeindex, unverified; (-1, base offset) if the index is empty. If the segment is
+        sealed and its file is here, usually only the end of the index is read. `end`: see `offset_index`."""
         index = None
         if self.sealed and not self.is_remote:
             index = time_index.load_end(self.path_of(FileKind.TIME_INDEX), self.base_offset)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -234,8 +234,8 @@ class Findings:
     def __len__(self) -> int:
         return len(self._list)
 
-    def extend(self, findings: Findings) -> None:
-        """Adds the findings of another list."""
+    def extend(self, findings: Iterable[Finding]) -> None:
+        """Adds these findings, one after the other (`add`)."""
         for finding in findings:
             self.add(finding)
 

@@ -225,8 +225,7 @@ def _check_futures(directory: _Directory, only: Collection[TopicPartition] | Non
         if parsed.kind is DirKind.FUTURE and entry.is_dir() and (only is None or parsed.partition in only):
             try:
                 findings = Findings()
-                for finding in verify_partition(entry, clean=directory.clean):
-                    findings.add(finding)
+                findings.extend(verify_partition(entry, clean=directory.clean))
             except OSError as error:
                 directory.findings.add(Finding.of_error(FaultKind.UNREADABLE, error, entry))
                 continue

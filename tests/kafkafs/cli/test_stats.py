@@ -218,7 +218,7 @@ def test_without_the_library_it_says_so(tmp_path, monkeypatch):
 
 
 def test_reasons_are_one_reason_at_each_position(tmp_path):
-    """What only differs in the byte that it names is one reason, but UTF-8 is a name."""
+    """Errors that differ only in the position of a byte are one reason; the 8 of UTF-8 is no position."""
     schema = {"type": "record", "name": "R", "fields": [{"name": "text", "type": "string"}]}
     (tmp_path / "t.avsc").write_text(json.dumps(schema))
     values = [b"\x02\xff", b"\x04a\xff", b"\x06ab\xff"]

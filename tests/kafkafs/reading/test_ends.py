@@ -445,7 +445,7 @@ def test_the_last_messages_of_a_range(ranged):
 
 
 def test_a_small_range_of_a_large_log_is_measured_at_the_open(ranged):
-    """As tail(1) does for more lines than there are, it can be read backwards until it begins."""
+    """It can be read backwards to its beginning, as tail(1) reads it for more lines than it has."""
     live, path, wanted = ranged
     early, _ = on_time(live, path, wanted)
     if is_past(path) and len(early) < 8192:

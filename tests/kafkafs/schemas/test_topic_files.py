@@ -244,7 +244,7 @@ def test_the_framing_of_glue(places):
 
 
 def test_typed_columns_read_the_framing_of_glue(places):
-    """As the file of the topic, whichever version wrote them: Glue's files name no topic."""
+    """Values of all versions are read as the schema in the topic's file: Glue's files name no topic."""
     newer = UUID(int=3)
     later = {**AVRO, "fields": [*AVRO["fields"], {"name": "place", "type": ["null", "string"], "default": None}]}
     (places / "glue").mkdir()
