@@ -19,10 +19,10 @@ import numpy as np
 import numpy.typing as npt
 
 from kafkafs.formats.format import MOST_LINE_BYTES, Format
-from kafkafs.reading.blocks import NO_GREATEST, NO_LEAST, BlockTable, FoundBlocks, Int64s, Secret
+from kafkafs.reading.blocks import NO_GREATEST, NO_LEAST, RENDERED, BlockTable, FoundBlocks, Int64s, Secret
 from kafkafs.reading.collector import NOTHING, BlockCollector
 from kafkafs.reading.pieces import Piece, Pieces, line_cuts
-from kafkafs.reading.rendered_stream import RenderedStream
+from kafkafs.reading.rendered_stream import RenderedPass, RenderedStream
 from kafkafs.reading.selection import MessageFilter
 from kafkafs.reading.workbench import Rendition, Skips, Workbench, workbench
 from kafkafs.reading.workers import OnBytes, Workers, in_parts, window_bytes
@@ -77,32 +77,53 @@ class SegmentTask:
         return sizes, mask
 
 
+@dataclass(slots=True)
+class _PassPart:
+    """The blocks and the rendered bytes of a part of a pass."""
+
+    collector: BlockCollector
+    stream: RenderedStream | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class BlockPass:
     """A pass over some of a segment's batches. `edges`: see BlockCollector; `secret`: for the filters of keys, if they
-    are wanted; `task`: what is measured, if anything is; `stream`: gets the rendered bytes of the first messages."""
+    are wanted; `task`: what is measured, if anything is; `rendered`: gets the rendered bytes."""
 
     snapshot: LogSnapshot
     segment: Segment
     edges: Int64s
     secret: Secret | None
     task: SegmentTask | None
-    stream: RenderedStream | None = None
+    rendered: RenderedPass | None = None
 
     def run(self, start: int, end: int, workers: Workers, on_bytes: OnBytes) -> tuple[FoundBlocks, int]:
         """The blocks of the batches that begin in [start, end), and the position after them; a large stretch is shared
         with a worker. SegmentGone when the file is gone or was truncated."""
 
-        def do(bench: Workbench, collector: BlockCollector, first: int, stop: int) -> int:
-            stream = self.stream if first == start else None
-            return self._collect(bench, collector, first, stop, on_bytes, stream)
+        rendered = self.rendered
 
-        def collector() -> BlockCollector:
+        def do(bench: Workbench, part: _PassPart, first: int, stop: int) -> int:
+            if rendered is not None:
+                part.stream = rendered.stream((first - start) / (end - start), min(1, (stop - start) / (end - start)))
+            return self._collect(bench, part.collector, first, stop, on_bytes, part.stream)
+
+        def part() -> _PassPart:
             is_sparse = self.task is not None and self.task.filter is not None
-            return BlockCollector(self.edges, self.secret, is_sparse=is_sparse)
+            return _PassPart(BlockCollector(self.edges, self.secret, is_sparse=is_sparse))
 
-        collectors, reached = in_parts(self.segment, start, end, workers, collector, do)
-        return FoundBlocks.joined(each.found() for each in collectors), reached
+        parts, reached = in_parts(
+            self.segment, start, end, workers, part, do, known=self.edges, awaited=rendered is not None
+        )
+        blocks = [each.collector.found() for each in parts]
+        if rendered is not None:
+            position = rendered.size
+            for each, found_blocks in zip(parts, blocks, strict=True):
+                if each.stream is not None:
+                    each.stream.start = position
+                    rendered.streams.append(each.stream)
+                position += int(found_blocks.rows[:, RENDERED].sum())
+        return FoundBlocks.joined(blocks), reached
 
     def _collect(
         self,
@@ -298,12 +319,12 @@ class Extent:
         on_bytes: OnBytes,
         *,
         keys: bool = False,
-        stream: RenderedStream | None = None,
+        rendered: RenderedPass | None = None,
     ) -> None:
         """Measures up to the file position `end`, where a batch ends. SegmentGone when the file is gone.
 
-        `keys`: also collects keys where nobody has collected them; only for an extent of a whole segment. `stream`:
-        gets the first bytes of what is measured.
+        `keys`: also collects keys where nobody has collected them; only for an extent of a whole segment. `rendered`:
+        gets the bytes of what is measured.
         """
         if end <= self.pieces.file_end and self._task is not None:
             return
@@ -313,9 +334,9 @@ class Extent:
                 changed_ns, size = self.segment.changed_ns(), self.segment.size
                 start, table = self.pieces.file_end, self._blocks.table
                 secret = table.secret if keys and table.unfiltered(start, end) else None
-                if stream is not None:
-                    stream.start = self.pieces.size
-                a_pass = BlockPass(snapshot, self.segment, table.edges(start), secret, task, stream)
+                if rendered is not None:
+                    rendered.size = self.pieces.size
+                a_pass = BlockPass(snapshot, self.segment, table.edges(start), secret, task, rendered)
                 found_blocks, reached = a_pass.run(start, end, workers, on_bytes)
                 table, of = table.merged(found_blocks)
                 pieces = self.pieces.extended(table, of, found_blocks.rows, reached, partial(_split, task))

@@ -19,11 +19,11 @@ from cachetools import LRUCache
 
 from kafkafs.reading import blocks
 from kafkafs.reading.block_cache import BlockCache
-from kafkafs.reading.blocks import NO_FILTER, WORDS, BlockTable, KeyStretches
+from kafkafs.reading.blocks import FILE_END, NO_FILTER, WORDS, BlockTable, KeyStretches
 from kafkafs.reading.extent import BlockKey, Extent, SegmentBlocks, epoch_of
 from kafkafs.reading.measured_pages import MeasuredPages
 from kafkafs.reading.pieces import Pieces
-from kafkafs.reading.rendered_stream import RenderedStream
+from kafkafs.reading.rendered_stream import RenderedPass
 from kafkafs.reading.selection import RecordFilter
 from kafkafs.reading.store import NO_MARKER, Kept, KeptSizes, Marker, Store
 from kafkafs.reading.workbench import Rendition
@@ -201,13 +201,13 @@ class BlockIndex:
         """
         segment, start = extent.segment, extent.pieces.file_end
         with (
-            self._rendered(extent, end if render else start) as stream,
+            self._rendered(extent, end if render else start) as rendered,
             self.scanning(segment.log.path, end - start) as on_bytes,
             self.pages.measuring(segment, start, end),
         ):
             try:
                 keys = self.has_keys and extent.is_whole
-                extent.extend(snapshot, end, self.workers, on_bytes, keys=keys, stream=stream)
+                extent.extend(snapshot, end, self.workers, on_bytes, keys=keys, rendered=rendered)
             except SegmentGone:
                 self.forget(segment)  # what is known may be of other batches
                 raise
@@ -215,22 +215,23 @@ class BlockIndex:
             self._finish(segment, is_complete=segment.sealed and extent.pieces.file_end == segment.size)
 
     @contextmanager
-    def _rendered(self, extent: Extent, end: int) -> Iterator[RenderedStream | None]:
-        """For a `with` that measures an extent up to the position `end`: a stream, whose whole pieces go into the block
-        cache at the end. None if there is nothing to measure."""
+    def _rendered(self, extent: Extent, end: int) -> Iterator[RenderedPass | None]:
+        """For a `with` that measures an extent up to the position `end`: what takes the rendered bytes, of which whole
+        pieces go into the block cache at the end. None if there is nothing to measure."""
         cache = self._cache
         if cache is None or end <= extent.pieces.file_end:
             yield None
             return
-        stream = RenderedStream(cache.take(min(_RENDERED_BYTES, cache.max_bytes // 4)))
+        rendered = RenderedPass(cache.take(min(_RENDERED_BYTES, cache.max_bytes // 4)))
         blocks: list[tuple[BlockKey, int, int]] = []
         try:
-            yield stream
-            for piece in extent.pieces.within(stream.start, stream.start + stream.size):
-                self.pages.read(extent.segment.log, piece.position, piece.file_end)
-                blocks.append((extent.key(piece), piece.start - stream.start, piece.size))
+            yield rendered
+            for stream in rendered.streams:
+                for piece in extent.pieces.within(stream.start, stream.start + stream.size):
+                    self.pages.read(extent.segment.log, piece.position, piece.file_end)
+                    blocks.append((extent.key(piece), stream.first + piece.start - stream.start, piece.size))
         finally:
-            cache.put(stream.buffer, blocks)
+            cache.put(rendered.buffer, blocks)
 
     def _known(self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition) -> Extent | None:
         """A whole segment of which something has been measured, by this mount or an earlier one."""
@@ -278,6 +279,12 @@ class BlockIndex:
             return None
         unfiltered = table.unfiltered(0, table.file_end)
         return table.names, unfiltered[0][0] if unfiltered else table.file_end
+
+    def whole_blocks(self, segment: Segment, end: int) -> int:
+        """Where the block ends that holds the file position before `end`; `end` if nobody knows the blocks there."""
+        ends = self.known(segment).columns[FILE_END]
+        row = int(ends.searchsorted(end))
+        return int(ends[row]) if row < len(ends) else end
 
     def known(self, segment: Segment) -> BlockTable:
         """The blocks of a segment that this process or an earlier one knows."""

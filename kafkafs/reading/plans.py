@@ -110,6 +110,7 @@ class OffsetPlan(RenderedPlan):
 
     def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
         """Measures the span up to the file position `end` at least (MeasuringPlan)."""
+        end = min(span.end, self._index.whole_blocks(span.segment, end))
         extent: Extent | None
         if self._continues(runs, span):
             extent = runs[-1].extent
@@ -185,6 +186,7 @@ class TimePlan(RenderedPlan):
 
     def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
         """Measures the span up to the file position `end` at least (MeasuringPlan)."""
+        end = min(span.end, self._index.whole_blocks(span.segment, end))
         if self._continues(runs, span):
             extent = runs[-1].extent
             assert extent is not None

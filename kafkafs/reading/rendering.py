@@ -231,6 +231,12 @@ class RenderedHandle(ViewHandle):
         super().close()
         self._pages.drop(run.segment.log for run in self._view.positions.layout.runs)
 
+    def read_into(self, address: int, offset: int, size: int) -> int:
+        gap = self._view.positions.layout.gap
+        if gap is not None and offset <= gap.start < offset + size:
+            self._workers.help()  # some worker may be making what is read, while it keeps the view's lock
+        return super().read_into(address, offset, size)
+
     def _copy(self, layout: Layout, position: int, end: int, address: int) -> tuple[int, int]:
         shown = self._find(layout, position)
         if shown.run.segment in layout.unlisted:

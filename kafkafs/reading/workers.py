@@ -18,6 +18,9 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from kafkafs.reading.workbench import Workbench, workbench
 from storage.log.segment import LARGE_WINDOW_BYTES, Segment
 
@@ -165,6 +168,7 @@ class Scans:
 
 PART_BYTES = 8 << 20  # the least that one thread takes at a time
 _PARTS = 8  # the most for one segment
+AWAITED_PART_BYTES = 1 << 20  # of a pass for which a reader is waiting
 
 # Read, decoded and summed up at a time. Each step of a window releases the interpreter's lock, and getting it back from
 # another thread costs more than a smaller window would gain from the processor's cache.
@@ -204,13 +208,17 @@ def in_parts(
     workers: Workers,
     make: Callable[[], Result],
     do: Pass[Result],
+    *,
+    known: npt.NDArray[np.int64],
+    awaited: bool = False,
 ) -> tuple[list[Result], int]:
     """The results that `do` fills from the batches that begin in [start, end), in order, made by `make`; and the
-    position after them. A worker takes some of the parts, if one is free."""
-    edges = _edges(segment, start, end)
+    position after them. A worker takes some of the parts, if one is free. `known`: positions where batches begin, in
+    order; `awaited`: a reader is waiting, so the parts are small, and `help` takes some too."""
+    edges = _edges(segment, start, end, AWAITED_PART_BYTES if awaited else PART_BYTES, known)
     parts = [_FilePart(first, last, make()) for first, last in pairwise(edges)] if len(edges) > 2 else []
     if parts:
-        _do_together(parts, do, workers)
+        _do_together(parts, do, workers, long=not awaited)
     results: list[Result] = []
     reached = start
 
@@ -221,7 +229,7 @@ def in_parts(
             reached = do(bench, result, reached, stop)
         results.append(result)
 
-    # Parts begin where the offset index says, which is used only if the batches before end exactly there.
+    # Where the offset index says that parts begin is right only if the batches before end exactly there.
     for part in parts:
         if reached < part.start:
             add(part.start)
@@ -233,11 +241,11 @@ def in_parts(
     return results, reached
 
 
-def _edges(segment: Segment, start: int, end: int) -> list[int]:
-    count = min(_PARTS, (end - start) // PART_BYTES)
+def _edges(segment: Segment, start: int, end: int, part_bytes: int, known: npt.NDArray[np.int64]) -> list[int]:
+    count = min(_PARTS, (end - start) // part_bytes)
     edges = [start]
     if count > 1:
-        hints = segment.offset_index(end).positions
+        hints = known if len(known) and known[-1] >= end else segment.offset_index(end).positions
         for part in range(1, count):
             slot = int(hints.searchsorted(start + part * (end - start) // count))
             if slot < len(hints) and edges[-1] < int(hints[slot]) < end:
@@ -246,7 +254,7 @@ def _edges(segment: Segment, start: int, end: int) -> list[int]:
     return edges
 
 
-def _do_together(parts: list[_FilePart[Result]], do: Pass[Result], workers: Workers) -> None:
+def _do_together(parts: list[_FilePart[Result]], do: Pass[Result], workers: Workers, *, long: bool) -> None:
     """Does the parts in this thread and, if one is free, a worker."""
     changed = threading.Condition()
     waiting = list(reversed(parts))
@@ -271,7 +279,7 @@ def _do_together(parts: list[_FilePart[Result]], do: Pass[Result], workers: Work
                         changed.notify()
 
     for _ in range(max(1, workers.count - 1)):
-        workers.submit(work, long=True)
+        workers.submit(work, long=long)
     work()
     with changed:
         while under_way:

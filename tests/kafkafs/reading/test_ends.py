@@ -3,14 +3,18 @@
 import json
 import random
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 
+import numpy as np
 import pytest
 
-from kafkafs.reading import blocks
+from kafkafs.reading import blocks, workers
 from kafkafs.reading.growth import SizeWasEstimated
+from kafkafs.tree.paths import NoSuchPath
 from storage.errors import LogTruncated, SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
+from tests.support.readers import table_of
 from tests.support.reference_views import content, read_all, read_anyhow, readable, tree_of
 from tests.support.waiting import wait_for
 
@@ -39,6 +43,14 @@ def fill(live, sizes, segments=6):
         write(live, 300, first + (last - first) * number // (segments - 1))
         live.roll()
     write(live, 50, last)
+
+
+def write_offset_indexes(live):
+    """With them, what is measured in advance is divided among threads."""
+    for base in live.segments:
+        table = table_of(live.log(base).read_bytes())
+        entries = np.stack((table.base_offset - base, table.position), axis=1)[1::4]
+        live.log(base).with_suffix(".index").write_bytes(entries.astype(">i4").tobytes())
 
 
 def estimating(live, **options):
@@ -90,15 +102,24 @@ def test_a_sequential_reader_gets_everything_whatever_the_size_was(filled, path)
 
 
 @pytest.mark.parametrize("ext", ["txt", "jsonl"])
-def test_a_sequential_reader_has_each_message_decoded_once(filled, ext, monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_BYTES", 700)  # a block that goes on in the next step is rendered again
-    tree = estimating(filled)
+@pytest.mark.parametrize("known_blocks", [False, True])
+@pytest.mark.parametrize("below", [BELOW, 2 * BELOW])
+def test_a_sequential_reader_has_each_message_decoded_once(filled, ext, known_blocks, below, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK_BYTES", 2000)  # a block that goes on in the next step is rendered again
+    monkeypatch.setattr(workers, "AWAITED_PART_BYTES", 2000)
+    write_offset_indexes(filled)
+    tree = estimating(filled, exact_below=below)
+    if known_blocks:
+        with pytest.raises(NoSuchPath):
+            opened(tree, "/t/0/keys/7.txt")
+    before = tree.status()
     data = read_all(opened(tree, f"/t/0/messages.{ext}"), 3000)
     assert data == content(estimating(filled, exact_below=None), f"/t/0/messages.{ext}")
     status = tree.status()
-    assert status["view_index"]["scanned_bytes"] <= file_bytes(filled) * 1.1
+    assert status["view_index"]["scanned_bytes"] - before["view_index"]["scanned_bytes"] <= file_bytes(filled) * 1.1
     # The last messages were measured at the open, and are rendered when they are read.
-    assert status["block_cache"]["misses"] < file_bytes(filled) // 700 // 8
+    misses = status["block_cache"]["misses"] - before["block_cache"]["misses"]
+    assert misses < file_bytes(filled) // 2000 // 8
 
 
 def test_a_worker_goes_on_before_the_reader_gets_there(filled):
@@ -114,19 +135,21 @@ def test_a_worker_goes_on_before_the_reader_gets_there(filled):
 
 
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-def test_sizes_that_come_from_rendering_are_those_of_measuring(live, isolation):
+def test_sizes_that_come_from_rendering_are_those_of_measuring(live, isolation, monkeypatch):
     """With a cache in which nothing stays, what was measured is rendered again, by its size."""
+    monkeypatch.setattr(workers, "AWAITED_PART_BYTES", 2000)
     for number in range(60):
         write(live, 20, 50 + number)
         live.begin(7, *[b"of a transaction %d" % number] * 9)
         live.end(7, commit=number % 3 > 0)
         if number % 20 == 19:
             live.roll()
+    write_offset_indexes(live)
     for path in (PATH, "/t/0/messages.jsonl", "/t/0/offsets/13-.txt", of_path(*of_times(100))):
         exact = estimating(live, exact_below=None, isolation=isolation)
         expected = content(exact, path)
-        for cache_bytes in (0, 64 << 20):
-            tree = estimating(live, exact_below=4096, isolation=isolation, cache_bytes=cache_bytes)
+        for cache_bytes, below in product((0, 64 << 20), (4096, 40_000)):
+            tree = estimating(live, exact_below=below, isolation=isolation, cache_bytes=cache_bytes)
             handle = opened(tree, path)
             assert read_all(handle, 3000) == expected
             read_anyhow(handle, expected, cache_bytes)
