@@ -244,7 +244,7 @@ class Growth:
         if between <= self._step:
             return self._grown(front, snapshot)
         back = self._grown(_from(shown, first, shown.selection.end_offset), snapshot)
-        measured = self._bytes(snapshot, cursor, _covered(front)) + self._bytes(snapshot, Cursor(first), end)
+        measured = self._bytes(snapshot, cursor, end) - between
         rendered = front.layout.size + back.layout.size
         gap = max(1, between * rendered // max(1, measured) if rendered else between)
         return _joined(Ends(front, back, front.layout.size + gap, self._step), snapshot)

@@ -30,6 +30,7 @@ _O_NOATIME: int = getattr(os, "O_NOATIME", 0)
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 _LOOK_BYTES = 4 << 20  # of a file, for each look into the page cache
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_BLOCK_BYTES = 512  # of st_blocks, on every file system
 
 # A segment only ever moves to a later of these, keeping its inode (LocalLog.replaceSegments, deleteSegmentFiles).
 _LATER_STATES = {
@@ -144,6 +145,11 @@ class LogFile:
             return max(position, os.fstat(fd).st_size)
         finally:
             os.close(fd)
+
+    def has_holes(self) -> bool:
+        """Whether the disk has fewer bytes of the file than its size. Raises as `stat`."""
+        status = self.stat()
+        return status.st_blocks * _BLOCK_BYTES < status.st_size
 
     def read_each(self, positions: Iterable[int], size: int) -> list[bytes]:
         """Reads `size` bytes from each of these byte positions, fewer where the file ends before. Raises as `read`."""

@@ -115,17 +115,21 @@ class _BatchScan:
         segment, end = self._segment, self._end
         rows = 1 + min(window, max(end - self._position, 0)) // BATCH_HEADER_SIZE
         table = BatchTable.empty(min(_ROWS, rows))
+        # Bytes are read in growing steps if most of them may be a hole.
+        is_long = min(window, end - self._position) > LOOKUP_BYTES
+        step = LOOKUP_BYTES if is_long and segment.log.has_holes() else window
         buffer = take(window)
         needed = 0  # the size of a batch that is larger than a window, or extends beyond the end
         try:
             while self._position < end:
                 position = self._position
                 try:
-                    data = segment.read(position, max(min(window, end - position), needed), buffer)
+                    data = segment.read(position, max(min(step, end - position), needed), buffer)
                 except TierUnavailable as error:
                     table.clear()
                     yield Window(memoryview(b""), position, table, self._unavailable(position, error))
                     return
+                step = min(2 * step, window)
                 start, stop, damage = 0, ScanStop.FULL, None
                 while damage is None and stop is ScanStop.FULL:
                     table.clear()

@@ -134,6 +134,9 @@ class TieredFile(LogFile):
     def skip_hole(self, position: int) -> int:
         return position
 
+    def has_holes(self) -> bool:
+        return False
+
     def uncached(self, start: int, end: int) -> list[tuple[int, int]]:
         return []
 

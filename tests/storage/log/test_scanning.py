@@ -1,5 +1,6 @@
 """Windows of batches, walks around damage, and the search for intact batches among bytes that look like batches."""
 
+import os
 import random
 
 import pytest
@@ -23,6 +24,18 @@ from tests.support.readers import built, open_log, read_past_damage
 
 
 @pytest.fixture
+def read_sizes(monkeypatch):
+    sizes, read = [], LogFile.read
+
+    def counted(log, position, size, into=None):
+        sizes.append(size)
+        return read(log, position, size, into)
+
+    monkeypatch.setattr(LogFile, "read", counted)
+    return sizes
+
+
+@pytest.fixture
 def partition(tmp_path):
     items = [Batch(many(2, size)) for size in (50, 5000, 100, 90_000, 10, 10, 2000)]
     return build_log_dir(tmp_path, {"t": [[*items, ROLL, Batch(many(1))]]})["t", 0]
@@ -42,6 +55,22 @@ def test_batches_that_begin_in_the_span(partition, window):
                 assert int(part.table.end[-1]) <= part.origin + len(part.buffer)
                 windows += part.table.position.tolist()
             assert windows == [start for start in starts if first <= start < end]
+
+
+@pytest.mark.parametrize("batches", [1, 20])
+def test_little_of_a_hole_is_read(tmp_path, batches, read_sizes):
+    partition = build_log_dir(tmp_path, {"t": [[*[Batch(many(1, 50_000))] * batches, ROLL, Batch(many(1))]]})["t", 0]
+    snapshot = open_log(partition.path).snapshot()
+    path = snapshot.segments[0].log.path
+    size = path.stat().st_size
+    os.truncate(path, 1 << 30)
+    snapshot = open_log(partition.path).snapshot()
+    read_sizes.clear()
+    windows = scan_batches(snapshot, snapshot.segments[0], 0, window=4 << 20)
+    seen = [(window.table.rows, window.damage and (window.damage.position, window.damage.end)) for window in windows]
+    assert sum(rows for rows, _ in seen) == batches
+    assert seen[-1][1] == (size, 1 << 30)
+    assert sum(read_sizes) < 3 * size + (256 << 10)
 
 
 def test_many_tiny_batches_fill_tables(tmp_path):
@@ -228,18 +257,6 @@ def test_intact_batches_behind_a_length_of_zero_are_seen(tmp_path, end_offset):
     seen, _, ((broken, _),) = walked(one, end_offset=end_offset)
     assert seen == [0, 3, 9, 12, 15]
     assert (broken.fault, broken.end, broken.intact_behind) == (BreakReason.ZEROS, 3 * SIZE, True)
-
-
-@pytest.fixture
-def read_sizes(monkeypatch):
-    sizes, read = [], LogFile.read
-
-    def counted(log, position, size, into=None):
-        sizes.append(size)
-        return read(log, position, size, into)
-
-    monkeypatch.setattr(LogFile, "read", counted)
-    return sizes
 
 
 @pytest.mark.parametrize("batches_behind", [0, 2])
