@@ -40,8 +40,9 @@ Mount options:
                              where its log is, unless you name it
   cache_size=64M             memory for rendered messages, at least 4M
   latest_memory=512M         memory for the keys of a latest file at its open, at least 1M
-  exact_below=1G             files whose exact size takes reading more than this open at once,
-                             with an estimated size until somebody reads them to the end
+  exact_below=1G             files whose exact size takes reading more than this, counted
+                             uncompressed, open at once, with an estimated size until
+                             somebody reads them to the end
   sizes=exact                no estimates: the first open of such a file reads all of it
                              (default: sizes=estimated)
   uid=N, gid=N               the owner of the files (default: you)

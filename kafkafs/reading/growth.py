@@ -115,8 +115,8 @@ class Growth:
     """The steps of one view. Holds no state."""
 
     def __init__(self, question: Question, plan: Callable[[Selection], Plan], exact_below: int | None = None) -> None:
-        """`exact_below`: a view of offsets or times with more bytes of files that nobody has measured begins with a
-        gap; None: never."""
+        """`exact_below`: a view of offsets or times with more bytes, uncompressed, that nobody has measured begins with
+        a gap; None: never."""
         self._question = question
         self._make_plan = plan
         self._exact_below = exact_below
@@ -217,12 +217,8 @@ class Growth:
             return False
         if self._question.is_fixed or (selection.limit is not None and selection.end_offset is None):
             return False
-        unmeasured = 0
-        for span in self._spans(snapshot, shown.layout.cursor, selection.end_offset):
-            unmeasured += plan.unmeasured(snapshot, span)
-            if unmeasured > self._exact_below:
-                return True
-        return False
+        spans = self._spans(snapshot, shown.layout.cursor, selection.end_offset)
+        return plan.measures_more(snapshot, spans, self._exact_below)
 
     def _spans(self, snapshot: LogSnapshot, cursor: Cursor, end_offset: int | None = None) -> list[Span]:
         return spans_from(snapshot, cursor, end_offset, visible_end(snapshot, self._question.isolation))[0]

@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cachetools import LRUCache
 
-from kafkafs.reading import blocks
+from kafkafs.reading import blocks, uncompressed
 from kafkafs.reading.block_cache import BlockCache
 from kafkafs.reading.blocks import FILE_END, NO_FILTER, WORDS, BlockTable, KeyStretches
 from kafkafs.reading.extent import BlockKey, Extent, SegmentBlocks, epoch_of
@@ -70,11 +70,13 @@ _ExtentKey = tuple[str, int]  # name of the rendition, epoch
 class _Entry:
     """The knowledge of a segment."""
 
-    __slots__ = ("blocks", "counted_bytes", "extents", "is_loaded", "kept", "saved")
+    __slots__ = ("blocks", "counted_bytes", "extents", "is_loaded", "kept", "ratio", "saved")
 
     def __init__(self) -> None:
         # has its own locking: its lock is that of the entry
         self.blocks = SegmentBlocks()
+        # written without a lock: always the same
+        self.ratio: float | None = None  # uncompressed_ratio, once somebody has asked for it
         # guarded by that lock for writing
         self.is_loaded = False  # whether the disk was asked
         self.kept: dict[str, KeptSizes] = {}  # of renditions that were on disk, by lasting names
@@ -157,6 +159,17 @@ class BlockIndex:
         with self._lock:
             stretch = self._stretches.get((segment, _key(snapshot, rendition), start, None, record_filter))
         return max(start, *(0 if extent is None else extent.pieces.file_end for extent in (whole, stretch)))
+
+    def are_more(self, snapshot: LogSnapshot, sizes: Iterable[tuple[Segment, int]], limit: int) -> bool:
+        """Whether so many bytes of these segments' files are more than `limit` bytes uncompressed."""
+
+        def ratio_of(segment: Segment) -> float:
+            entry = self._loaded(segment)
+            if entry.ratio is None:
+                entry.ratio = uncompressed.uncompressed_ratio(snapshot, segment)
+            return entry.ratio
+
+        return uncompressed.are_more(sizes, limit, ratio_of)
 
     def whole(
         self, snapshot: LogSnapshot, segment: Segment, rendition: Rendition, end: int, *, render: bool = False

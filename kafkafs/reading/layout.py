@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
@@ -264,8 +264,8 @@ class Plan(Protocol):
 class MeasuringPlan(Plan, Protocol):
     """A plan that can measure a span step by step, for a reader who comes next: what is measured is rendered too."""
 
-    def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
-        """How many bytes of the span's file `add` would measure."""
+    def measures_more(self, snapshot: LogSnapshot, spans: Iterable[Span], limit: int) -> bool:
+        """Whether `add` would measure more than `limit` bytes of batches, uncompressed, for all the spans."""
 
     def measure(self, snapshot: LogSnapshot, runs: list[Run], span: Span, end: int) -> int:
         """Measure the span at least up to the file position `end`. Return up to where it is measured, where a batch

@@ -8,7 +8,7 @@ are, the others are measured again through a filter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -103,7 +103,13 @@ class RenderedPlan:
 class OffsetPlan(RenderedPlan):
     """The plan of a range of offsets."""
 
-    def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
+    def measures_more(self, snapshot: LogSnapshot, spans: Iterable[Span], limit: int) -> bool:
+        """Whether `add` would measure more than `limit` bytes of batches, uncompressed, for all the spans
+        (MeasuringPlan)."""
+        sizes = ((span.segment, self._unmeasured(snapshot, span)) for span in spans)
+        return self._index.are_more(snapshot, sizes, limit)
+
+    def _unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
         """How many bytes of the span's file `add` would measure."""
         measured = self._index.measured_end(snapshot, span.segment, self._rendition, span.start, span.record_filter)
         return max(0, span.end - measured)
@@ -177,7 +183,13 @@ class TimePlan(RenderedPlan):
         super().__init__(index, rendition)
         self._times = times
 
-    def unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
+    def measures_more(self, snapshot: LogSnapshot, spans: Iterable[Span], limit: int) -> bool:
+        """Whether `add` would measure more than `limit` bytes of batches, uncompressed, for all the spans
+        (MeasuringPlan)."""
+        sizes = ((span.segment, self._unmeasured(snapshot, span)) for span in spans)
+        return self._index.are_more(snapshot, sizes, limit)
+
+    def _unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
         """How many bytes of the span's file `add` would measure."""
         if span.segment.sealed and lies_before(snapshot, span, self._times):
             return 0

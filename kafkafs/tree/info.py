@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from kafkafs.reading.index import BlockIndex
 from kafkafs.reading.range_names import timestamp_text
 from kafkafs.reading.times import first_shown_timestamp, log_mtime_ns, newest_timestamp, shown_segments
 from storage.append.partition_log import PartitionLog
@@ -88,10 +89,18 @@ class InfoTexts:
     A text is kept until its sources change. A text that lacks facts because a file could not be read is not kept.
     """
 
-    def __init__(self, log_dir: LogDir, isolation: Isolation, exact_below: int | None = None) -> None:
-        """`exact_below`: views of a larger partition may have estimated sizes, and `@info.json` says so."""
+    def __init__(
+        self,
+        log_dir: LogDir,
+        isolation: Isolation,
+        exact_below: int | None = None,
+        index: BlockIndex | None = None,
+    ) -> None:
+        """`exact_below`: views of a partition with more bytes, uncompressed, may have estimated sizes, and `@info.json`
+        says so. `index`: shows how many they are."""
         # constant after construction
         self._exact_below = exact_below
+        self._index = index
         self._log_dir = log_dir
         self._isolation = isolation
         # guarded by the lock
@@ -151,9 +160,21 @@ class InfoTexts:
 
     def _facts(self, sources: _Sources, isolation: Isolation | None) -> dict[str, Any]:
         facts = _partition_facts(*sources, isolation)
-        if self._exact_below is not None and facts["bytes"] > self._exact_below:
+        if self._is_large(sources[0], may_read=isolation is not None):
             facts["sizes"] = "estimated"
         return facts
+
+    def _is_large(self, snapshot: LogSnapshot, *, may_read: bool) -> bool:
+        """Whether views of a partition may have estimated sizes; unless `may_read`, by the sizes of its files."""
+        if self._exact_below is None:
+            return False
+        if self._index is None or not may_read:
+            return snapshot.size_bytes > self._exact_below
+        sizes = ((segment, snapshot.end_position(segment)) for segment in snapshot.segments)
+        try:
+            return self._index.are_more(snapshot, sizes, self._exact_below)
+        except (StorageError, OSError):
+            return False
 
     def _sources(self, log: ReadableLog) -> _Sources:
         return log.snapshot(), self._log_dir.topic_info(log.tp.topic), recovery_point(self._log_dir, log.tp)

@@ -68,7 +68,8 @@ class TreeOptions:
     `index_dir`: where the index is kept; None: the user's cache directory. `index_bytes`: its maximum size on disk; 0:
     it is not kept. `keys`: whether it has keys. `workers`: threads that render in advance of readers. `latest_bytes`:
     memory for the keys of a `latest` file.
-    `exact_below`: the size of a view is an estimate while more bytes of its files are unmeasured; None: never.
+    `exact_below`: the size of a view is an estimate while more bytes of its batches, uncompressed, are unmeasured;
+    None: never.
     """
 
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -124,7 +125,7 @@ class Tree:
             latest=LatestMemory(self.options.latest_bytes),
         )
         self._seen = SeenFiles()
-        self._infos = InfoTexts(log_dir, self.options.isolation, self.options.exact_below)
+        self._infos = InfoTexts(log_dir, self.options.isolation, self.options.exact_below, self._services.index)
         self._refused = RefusedLines(self._clock)
         self._groups = GroupTree(log_dir, self._refused)
         writable = owned is not None
