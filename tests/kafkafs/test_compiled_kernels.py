@@ -1,7 +1,9 @@
 """The list of kernels, and what the build compiles."""
 
+import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 from kafkafs.compiled_kernels import KERNELS, loaded, uncompiled
 from storage.format.compression import Codec
@@ -24,6 +26,13 @@ def test_all_kernels_are_named():
 def test_kernels_are_compiled():
     assert not uncompiled()
     assert loaded() == dict.fromkeys(sorted(KERNELS), "compiled")
+
+
+def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch):
+    first, *others = sorted(KERNELS)
+    assert not uncompiled()
+    monkeypatch.setitem(sys.modules, first, ModuleType(first))
+    assert list(loaded()) == others
 
 
 def test_the_plain_forms_of_all_kernels(tmp_path):

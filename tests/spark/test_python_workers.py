@@ -9,6 +9,7 @@ import pytest
 
 from kafkafs.spark.kernels_check import UncompiledKernels, require_compiled
 from kafkafs.spark.python_workers import WrongWorkerPython, check_python
+from tests.support.builders import build_log_dir
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -53,6 +54,20 @@ def test_uncompiled_kernels_are_refused_unless_allowed(monkeypatch):
     require_compiled(allow_uncompiled=True)
     monkeypatch.undo()
     require_compiled()
+
+
+@pytest.mark.parametrize("method", ["reader", "streamReader", "writer", "streamWriter"])
+def test_the_driver_refuses_uncompiled_kernels_before_it_starts_tasks(tmp_path, monkeypatch, method):
+    data_source = pytest.importorskip("kafkafs.spark.data_source").KafkafsDataSource
+    build_log_dir(tmp_path, {"t": [[b"value"]]})
+    schema = data_source({"path": str(tmp_path), "subscribe": "t"}).schema()
+    reads = method.lower().endswith("reader")
+    source = data_source({"path": str(tmp_path), **({"subscribe": "t"} if reads else {})})
+    arguments = (schema,) if reads else (schema, False)
+    assert getattr(source, method)(*arguments)
+    monkeypatch.setattr(import_module("storage.format.decode_kernel"), "__file__", "decode_kernel.py")
+    with pytest.raises(UncompiledKernels):
+        getattr(source, method)(*arguments)
 
 
 @pytest.mark.nightly

@@ -410,6 +410,14 @@ def test_kafkas_own_topics_need_no_schemas():
     assert [message.decoded_key["name"] for message in topic.messages()] == shown
 
 
+def test_texts_of_kafkas_own_topics_are_null_where_the_message_is(tmp_path):
+    rows = [Record(b"", b""), Record(b"\0\x63", None), Record(None, b"x")]
+    topic = kafkafs.open(build_log_dir(tmp_path, {"__consumer_offsets": [rows]}).path)["__consumer_offsets"]
+    texts = topic.scan(decode=True, columns=("key_json", "value_json")).to_arrow()
+    assert texts.column("value_json").to_pylist() == ['""', None, '"x"']
+    assert texts.column("key_json").to_pylist() == ['""', '"\\u0000c"', None]
+
+
 def test_frames(built):
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     scan = kafkafs.open(built.path)["t"].scan()

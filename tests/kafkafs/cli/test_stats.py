@@ -229,3 +229,15 @@ def test_reasons_are_one_reason_at_each_position(tmp_path):
     [reason] = shown["undecodable"]
     assert reason["messages"] == 3
     assert "UTF-8" in reason["reason"]
+
+
+def test_the_reasons_after_the_first_hundred_are_counted_together(tmp_path):
+    (tmp_path / "schemas").mkdir()
+    (tmp_path / "schemas" / "7.avsc").write_text('"string"')
+    ids = [*range(100, 203), 100, 202]
+    values = [b"\0" + number.to_bytes(4) for number in ids]
+    build_log_dir(tmp_path / "logs", {"t": [[Record(None, value) for value in values]]})
+    shown = stats(tmp_path / "logs", "t", "--decode", "--schemas", tmp_path / "schemas")["undecodable"]
+    counts = {one["reason"]: (one["messages"], one["offset"]) for one in shown}
+    expected = {f"value: there is no schema {number}": (1, number - 100) for number in range(101, 200)}
+    assert counts == {**expected, "value: there is no schema 100": (2, 0), "other reasons": (4, 100)}

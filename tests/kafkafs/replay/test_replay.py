@@ -399,6 +399,9 @@ def test_a_map_belongs_to_one_replay(cluster, tmp_path):
     assert replay(log_dir, "t", "--map", tmp_path / "link").exit_code == 4
     assert replay(log_dir, "t", "--map", log_dir / "map").exit_code == 2
     assert contents(log) == before
+    assert replay(log_dir, "t", "--map", tmp_path / "key", "--key", "1").exit_code == 0
+    heads = [lines_of(path)[0]["messages"] for path in (file, tmp_path / "key")]
+    assert heads == ["read_committed", "read_committed, key 1"]
 
 
 def test_a_name_of_a_header_that_no_client_can_send(cluster, tmp_path):

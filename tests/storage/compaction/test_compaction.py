@@ -306,6 +306,7 @@ def test_the_dirty_range(tmp_path):
     assert dirty_range(snapshot, _config(min_compaction_lag_ms="799"), None, NOW_MS).first_uncleanable == 3
     assert dirty_range(snapshot, _config(min_compaction_lag_ms="800"), None, NOW_MS).first_uncleanable == 3
     assert dirty_range(snapshot, _config(min_compaction_lag_ms="801"), None, NOW_MS).first_uncleanable == 2
+    assert dirty_range(snapshot, _config(min_compaction_lag_ms="1001"), None, NOW_MS).first_uncleanable == 0
     assert dirty_range(snapshot, plain, None, NOW_MS, high_watermark=2).first_uncleanable == 2
     late = dirty_range(snapshot, _config(max_compaction_lag_ms="850"), 1, NOW_MS)
     assert late.delay_ms == 50
@@ -313,6 +314,9 @@ def test_the_dirty_range(tmp_path):
     in_time = dirty_range(snapshot, _config(max_compaction_lag_ms="900"), 1, NOW_MS)
     assert not in_time.delay_ms
     assert not in_time.is_due(_config(min_cleanable_dirty_ratio="1", max_compaction_lag_ms="900"))
+    put(log, updates([(b"k", b"x")], timestamp=0))
+    log.roll()
+    assert not dirty_range(log.snapshot(), _config(max_compaction_lag_ms="900"), 4, NOW_MS).delay_ms  # 0 is no time
     assert not DirtyRange(0, 1, 50, 50, True, 0).is_due(_config())  # must be above, not at it
     assert DirtyRange(0, 1, 49, 51, True, 0).is_due(_config())
     close_clean(owned)

@@ -163,6 +163,7 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path):
         (None, bytes(500), (Reaction.REFUSES, None)),
         (None, bytes(9), None),
         (None, batch([record()], 40, crc=0), (Reaction.CUTS, 41)),
+        (None, batch([record()], 40, last_offset_delta=-9), (Reaction.CUTS, 32)),
         ((-5, 0), bytes(500), None),  # it recovers the segment
         (None, b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26), (Reaction.CUTS, 14)),
         ((12, 0), b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26), (Reaction.REFUSES, None)),
@@ -175,6 +176,7 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path):
         "zeros",
         "few bytes",
         "a bad CRC",
+        "an end before the beginning",
         "corrupt",
         "an old set behind",
         "an old set",

@@ -2,6 +2,7 @@
 
 import os
 import random
+import struct
 
 import pytest
 
@@ -154,6 +155,19 @@ def test_a_flipped_bit_of_a_header_hides_its_batch_alone(tmp_path, magic, window
             records, errors = read_past_damage(open_log(partition.path).snapshot(), window=window)
             assert [record.offset for record in records] == offsets, bit
             assert [error.position for error in errors if isinstance(error, StorageError)] == [batch.position], bit
+
+
+@pytest.mark.parametrize("in_window", [1, 2, 3, 10])
+def test_offsets_that_fall_after_a_last_offset_that_is_too_high(tmp_path, in_window):
+    """Two damages at the end of a window: readers are not given the offsets of the first batch twice."""
+    items = [Batch(many(3)) for _ in BATCHES]
+    partition = build_log_dir(tmp_path, {"t": [[*items, ROLL, Batch(many(2))]]})["t", 0]
+    too_high = BATCHES[1][:23] + struct.pack(">i", 9) + BATCHES[1][27:]
+    again = batch([record(n, value=b"#" * 50) for n in range(3)], 1)
+    (partition.path / f"{0:020d}.log").write_bytes(b"".join([BATCHES[0], too_high, again, *BATCHES[3:]]))
+    records, errors = read_past_damage(open_log(partition.path).snapshot(), window=in_window * SIZE)
+    assert [record.offset for record in records] == [0, 1, 2, *range(9, 20)]
+    assert [error.position for error in errors] == [SIZE, 2 * SIZE]
 
 
 # Walks around damage: where a log breaks off, and where it goes on.

@@ -1,6 +1,7 @@
 """Recovery: damaged logs before it and after it, as the broker's own left them; and crashes in it."""
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from unittest.mock import Mock
@@ -237,6 +238,26 @@ def test_reindexing_rebuilds_what_recovery_would_trust(tmp_path):
     assert tree_of(tmp_path) == expected
 
 
+@pytest.mark.parametrize(
+    ("left_bytes", "change"),
+    [
+        (None, "makes 00000000000000000004.timeindex, which is missing"),
+        (7, "trims 00000000000000000004.timeindex to whole entries"),
+    ],
+)
+def test_what_is_done_to_a_time_index_is_reported(tmp_path, left_bytes, change):
+    path, values = torn(tmp_path, segments=2)
+    times = path / "t-0" / names.segment_file(4, FileKind.TIME_INDEX)
+    if left_bytes is None:
+        times.unlink()
+    else:
+        os.truncate(times, left_bytes)
+    owned = opened(path)
+    assert read(owned, "t") == values
+    assert change in owned.reports()[TP].changes
+    close_clean(owned)
+
+
 def test_a_producer_expires_between_two_segments(tmp_path):
     """As in a broker, which loads a snapshot for each segment that it recovers. Verify accepts such snapshots."""
     old = StandingClock().now_ms() - 2 * 86_400_000
@@ -248,7 +269,7 @@ def test_a_producer_expires_between_two_segments(tmp_path):
     def ended(producer):
         return replace(commit(producer), timestamp=old, coordinator_epoch=3)
 
-    items = [batch(7, 0), ended(7), ROLL, batch(8, 0), ROLL, batch(7, 1), ROLL, ended(8)]
+    items = [batch(7, 0), ROLL, ended(7), ROLL, batch(8, 0), ROLL, batch(7, 1), ROLL, ended(8)]
     build_log_dir(tmp_path, {"t": [Partition(items, recovery_point=0)]}, clean=False)
     owned = opened(tmp_path)
     owned.log(TP)
@@ -258,8 +279,9 @@ def test_a_producer_expires_between_two_segments(tmp_path):
         assert found is not None
         return {entry.producer_id: (entry.last_offset, entry.coordinator_epoch) for entry in found.entries()}
 
-    assert [told(offset) for offset in (2, 3, 4, 5)] == [
-        {7: (0, 3)},
+    assert [told(offset) for offset in (1, 2, 3, 4, 5)] == [
+        {7: (0, -1)},
+        {7: (0, 3)},  # its transaction was open
         {8: (2, -1)},
         {7: (3, -1)},
         {7: (3, -1), 8: (-1, 3)},

@@ -230,6 +230,13 @@ def test_until_a_time(tmp_path):
     assert any("cut at offset 6" in note and "later" in note for note in result.notes)
 
 
+def test_the_place_of_a_cut_that_no_index_entry_is_near(tmp_path):
+    megabyte = Batch([Record(None, bytes(1 << 20), (), START_MS)])
+    built = build_log_dir(tmp_path / "old", {"t": [Partition([megabyte] * 4, index_interval_bytes=1 << 30)]})
+    target, _ = revived(tmp_path, built.path, offsets={TP: 3})
+    assert offsets(target) == [0, 1, 2]
+
+
 def test_configuration_that_is_given(tmp_path):
     built = build_log_dir(tmp_path / "old", {"t": [[b"a"]], "u": [[b"a"]], "__consumer_offsets": [[]]})
     config = ConfigRequest({"retention.ms": "1000"}, {"u": {"retention.ms": "2000", "cleanup.policy": "compact"}})

@@ -13,10 +13,12 @@ import pytest
 
 from storage.errors import CorruptData, InvalidConfig, StorageError, TierUnavailable, UnsupportedFormat
 from storage.files.names import FileKind
+from storage.files.small_files import MOST_ENTRIES_BYTES
 from storage.tier import manifests
 from storage.tier.blocks import RemoteBlockCache
 from storage.tier.manifests import decode_sizes
 from storage.tier.object_places import DirectoryPlace, UrlPlace, open_place
+from storage.tier.remote_segments import BytesFile
 from storage.tier.tier import Tier
 from tests.storage.tier.aiven_objects import RsaKey, Style, random_id, sizes_text, write
 from tests.support.damaged_bytes import flip_middle
@@ -372,6 +374,12 @@ def test_a_chunk_that_is_too_large_for_memory(place):
     change(place, lambda manifest: manifest["chunkIndex"].update(sizes))
     with pytest.raises(UnsupportedFormat, match="too large to be in memory"):
         segment_of(place).part(FileKind.LOG)
+
+
+def test_the_largest_index_in_a_tier():
+    assert len(BytesFile("index", bytes(MOST_ENTRIES_BYTES)).whole()) == MOST_ENTRIES_BYTES
+    with pytest.raises(CorruptData, match="too large for what it is"):
+        BytesFile("index", bytes(MOST_ENTRIES_BYTES + 1)).whole()
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -183,7 +183,7 @@ def test_retention_and_the_delayed_deletion(tmp_path):
     world.end()
 
 
-@pytest.mark.parametrize("retention_ms", ["1000", "-1"])
+@pytest.mark.parametrize("retention_ms", ["1000", "0", "-1"])
 def test_retention_of_logs_that_nobody_has_opened(tmp_path, retention_ms):
     world = World(tmp_path, retention_ms=retention_ms)
     world.fill()
@@ -192,9 +192,9 @@ def test_retention_of_logs_that_nobody_has_opened(tmp_path, retention_ms):
     assert world.owned.logs() == []
     world.pass_ms(50_000)
     assert world.task(RETENTION).runs == 1
-    assert bool(world.owned.logs()) is (retention_ms == "1000")
-    assert world.owned.log(TP).is_empty is (retention_ms == "1000")
-    assert world.owned.log(TP).log_start_offset == (60 if retention_ms == "1000" else 0)
+    assert bool(world.owned.logs()) is (retention_ms != "-1")
+    assert world.owned.log(TP).is_empty is (retention_ms != "-1")
+    assert world.owned.log(TP).log_start_offset == (60 if retention_ms != "-1" else 0)
     world.end()
 
 
@@ -303,6 +303,25 @@ def test_a_bug_ends_no_work_and_costs_other_partitions_nothing(tmp_path, monkeyp
     monkeypatch.undo()
     world.pass_ms(30_000)
     assert [world.task(name).errors for name in (RETENTION, FLUSH, CHECKPOINTS)] == [()] * 3
+    world.end()
+
+
+@pytest.mark.parametrize("method", ["flush", "remove_segments"])
+def test_stopping_ends_a_pass_after_the_partition_at_hand(tmp_path, monkeypatch, method):
+    world = World(tmp_path, retention_bytes="1000", flush_ms="100")
+    for tp in (TP, OTHER):
+        world.fill(tp)
+    work, worked = getattr(PartitionLog, method), []
+
+    def stopping(log, *arguments, **named):
+        worked.append(log.tp)
+        world.maintenance.stop()
+        return work(log, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, method, stopping)
+        world.pass_ms(1000)
+    assert set(worked) == {TP}
     world.end()
 
 
