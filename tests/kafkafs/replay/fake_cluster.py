@@ -175,7 +175,7 @@ class FakeProducer:
     def __init__(self, cluster, config):
         assert (config["acks"], config["enable.idempotence"]) == ("all", True)
         self._cluster, self._config, self._waiting, self._fatal = cluster, config, [], False
-        self._killed = False
+        self._killed = self._is_purged = False
         cluster.producers.append(self)
 
     def produce(self, topic, value, key, partition, on_delivery, _other, timestamp, headers):
@@ -199,8 +199,8 @@ class FakeProducer:
                 for log, _, value, key, _, timestamp, headers in waiting[number : number + self._cluster.unseen]:
                     log.append(timestamp, key, value, headers or ())
                 raise Killed
-            if self._fatal:
-                on_delivery(FakeError("_FATAL"), None)
+            if self._fatal or self._is_purged:
+                on_delivery(FakeError("_FATAL" if self._fatal else "_PURGE_QUEUE"), None)
             elif len(value or b"") > self._limit(topic):
                 self._fatal = self._config["enable.gapless.guarantee"]
                 on_delivery(FakeError("MSG_SIZE_TOO_LARGE", "Broker: Message size too large"), None)
@@ -209,13 +209,15 @@ class FakeProducer:
                     self._cluster.acknowledged -= 1
                 stamp = 10**12 if self._cluster.config[topic].get("message.timestamp.type") else timestamp
                 on_delivery(None, log.append(stamp, key, value, headers or ()))
+        self._is_purged = False
 
     def flush(self, _timeout=-1):
         self.poll()
 
     def purge(self):
-        """What waits fails with the next poll; here it does anyway."""
+        """What waits fails with the next poll."""
         assert not self._killed
+        self._is_purged = True
 
     def __len__(self):
         return len(self._waiting)

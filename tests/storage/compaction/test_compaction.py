@@ -205,7 +205,13 @@ def any_transactions(log, dice):
         producer = dice.randrange(1, 5)
         pairs = [(b"k%d" % dice.randrange(12), b"%d" % producer) for _ in range(dice.choice((1, 1, 3)))]
         end = dice.choice((None, ControlType.COMMIT, ControlType.ABORT))
-        transact(log, producer, pairs, end)
+        is_alone = dice.random() < 0.2  # in its segment, and the marker in the next
+        if is_alone:
+            log.roll()
+        transact(log, producer, pairs, None if is_alone else end)
+        if is_alone:
+            log.roll()
+            transact(log, producer, [], end)
         (open_producers.add if end is None else open_producers.discard)(producer)
         if dice.random() < 0.3:
             put(log, updates([(b"k%d" % dice.randrange(12), dice.choice((None, b"plain")))]))
