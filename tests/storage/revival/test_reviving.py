@@ -544,11 +544,12 @@ def test_the_first_producer_id_is_given_out_only_once(tmp_path):
 
 
 def test_partitions_of_an_older_topic_of_that_name_are_ignored(tmp_path):
-    topics = {"t": [[b"zero"], [b"one"]], "__cluster_metadata": [metadata_of("t", 2, [1])]}
+    topics = {"t": [[Batch(many(1), leader_epoch=3)], [b"one"]], "__cluster_metadata": [metadata_of("t", 2, [1])]}
     old = build_log_dir(tmp_path / "old", topics).path
     (old / "t-1" / "partition.metadata").write_text(f"version: 0\ntopic_id: {topic_id('older')}")
     target, result = revived(tmp_path, old)
     assert (offsets(target), (target / "t-1").exists()) == ([0], False)
+    assert described(target).topics["t"].partitions[0].leader_epoch == 4  # the metadata know only epoch 0
     (note,) = [note for note in result.notes if "another topic of that name" in note]
     assert f"{old / 't-1'} belongs" in note
 
