@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,6 +17,8 @@ from kafkafs.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from storage.diagnosis.predictions import Diagnosis, Prediction
+
+_SHOWN_LOGS: Final = 3  # named in the last line
 
 
 @click.command()
@@ -151,9 +153,24 @@ def _print(diagnosis: Diagnosis) -> None:
     elif reactions <= {Reaction.UNNOTICED}:
         echo("the broker starts, and does not notice what the findings above say")
     elif reactions <= {Reaction.UNNOTICED, Reaction.CUTS}:
-        echo("the broker starts, and removes what the findings above say: save what you need of it first")
+        echo(f"the broker starts, and loses messages of {_cut_logs(diagnosis)}: save what you need of them first")
     else:
         echo("the broker would start all the same: resolve the findings above before you start it")
+
+
+def _cut_logs(diagnosis: Diagnosis) -> str:
+    """The logs that a broker cuts, and where."""
+    from storage.diagnosis.predictions import Reaction
+
+    ends: dict[str, int | None] = {}
+    for prediction in diagnosis.predictions:
+        if prediction.reaction is Reaction.CUTS:
+            name = "the metadata log" if prediction.tp is None else str(prediction.tp)
+            end, known = prediction.end_offset, ends.get(name)
+            ends[name] = end if known is None or end is None else min(end, known)
+    texts = [name if end is None else f"{name} from offset {end} on" for name, end in ends.items()]
+    more = len(texts) - _SHOWN_LOGS
+    return ", ".join(texts[:_SHOWN_LOGS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _json(diagnosis: Diagnosis) -> dict[str, Any]:

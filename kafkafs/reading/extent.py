@@ -135,7 +135,8 @@ class BlockPass:
         stream: RenderedStream | None,
     ) -> int:
         reached = start
-        for window in scan_batches(self.snapshot, self.segment, start, stop, window=window_bytes(start, stop)):
+        size = window_bytes(start, stop)
+        for window in scan_batches(self.snapshot, self.segment, start, stop, window=size, resumes=True):
             damage = window.damage
             if damage is not None:
                 # The messages that were there are unknown.

@@ -142,7 +142,8 @@ def of_finding(
         return Prediction(finding.name, Reaction.UNNOTICED, finding.path, finding.what, broker, REINDEX, tp)
     later = {**_READ_LATER, **_LATER}.get(finding.kind, "consumers and followers fail at this place")
     advice = SALVAGE if finding.kind in _OF_BATCHES else _advice(finding)
-    broker = f"does not look there when it starts; {later}"
+    keeps = recovered and finding.kind is FaultKind.BATCH_ORDER
+    broker = f"{'keeps it' if keeps else 'does not look there when it starts'}; {later}"
     return Prediction(finding.name, Reaction.UNNOTICED, finding.path, finding.what, broker, advice, tp)
 
 

@@ -175,11 +175,10 @@ def of_recovery(
             report.log_start_offset,
         )
         return
-    if clean:
-        misread = _misread_end(tp, directory)
-        if misread is not None:
-            yield misread
-            return
+    misread = _misread_end(tp, directory) if clean else _falling_end(report, directory)
+    if misread is not None:
+        yield misread
+        return
     yield from _lost_ends(report, directory, known, clean=clean)
 
 
@@ -290,6 +289,18 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
         broker = f"takes {seen} for the end of the log, which is {end}, and goes on there"
         return Prediction("log-end-misread", Reaction.CUTS, last.log.path, what, broker, _RECOVER, tp, seen)
     return None
+
+
+def _falling_end(report: RecoveryReport, directory: Path) -> Prediction | None:
+    """The wrong end that a broker finds after recovery if the last batch does not have the greatest offset."""
+    last = max(live_offsets(directory, FileKind.LOG), default=0)
+    end, seen = report.log_end_offset, report.last_batch_ends.get(last)
+    if seen is None or seen == end:
+        return None
+    what = f"its last batch ends at offset {seen}, below earlier ones"
+    broker = f"takes {seen} for the end of the log, which is {end}, and goes on there"
+    path = directory / names.segment_file(last, FileKind.LOG)
+    return Prediction("log-end-misread", Reaction.CUTS, path, what, broker, SALVAGE, report.tp, seen)
 
 
 def _end_from(segment: Segment, position: int, offset: int) -> int | None:

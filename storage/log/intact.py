@@ -253,5 +253,5 @@ def _diagnosed(segment: Segment, position: int, next_offset: int) -> _Diagnosis:
     lowest = last if base < 0 else min(base, last)
     if not base_offset <= lowest <= last < MAX_OFFSET:
         return _Diagnosis(BreakReason.RANGE, f"{base_offset} to {MAX_OFFSET - 1}", f"{lowest} to {last}")
-    fault = BreakReason.TWICE if segment.repeats_at(position, last, head) else BreakReason.ORDER
+    fault = BreakReason.TWICE if segment.repeats(table, 0) else BreakReason.ORDER
     return _Diagnosis(fault, f"an offset from {next_offset} on", lowest)

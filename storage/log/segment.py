@@ -14,7 +14,6 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Final, TypeVar
 
-import numpy as np
 from cachetools import LRUCache
 
 from storage.errors import SegmentGone, StorageError, TierUnavailable
@@ -39,7 +38,7 @@ from storage.format.batches import (
 from storage.format.checksum import crc32, crc32c
 from storage.format.decoder import verify_crcs
 from storage.log.tiered_file import TieredFile
-from storage.types import OffsetPosition, TimestampOffset
+from storage.types import MAX_OFFSET, TimestampOffset
 
 # Recycled read buffers: the system would zero and page in a new megabyte for each window.
 
@@ -362,31 +361,36 @@ class Segment:
         for attempt in range(_INDEX_TRIES):
             if entry.position <= 0:
                 break
-            if self._holds(entry, offset, end):
+            before = index.floor(entry.offset - 1)
+            if self._holds(entry.position, before.position, offset, end):
                 return entry.position
             # Perhaps one bad entry, but more likely a bad index: try the next lower entry, then halve the distance.
-            below = entry.offset - 1 if attempt == 0 else (self.base_offset + entry.offset) // 2
-            entry = index.floor(below)
+            entry = before if attempt == 0 else index.floor((self.base_offset + entry.offset) // 2)
         return 0
 
     def floor_position(self, position: int, end: int) -> int:
         """The last position before `position` that is in the index and where a batch begins; 0 if there is none."""
         positions = self.offset_index(end).positions
         slot = int(positions.searchsorted(position))
-        for entry in positions[max(0, slot - _INDEX_TRIES) : slot][::-1].tolist():
-            if self.batch_at(entry, end) is not None:
-                return int(entry)
+        for row in range(slot - 1, max(-1, slot - 1 - _INDEX_TRIES), -1):
+            if self._holds(int(positions[row]), int(positions[row - 1]) if row else 0, MAX_OFFSET, end):
+                return int(positions[row])
         return 0
 
-    def repeats_at(self, position: int, last_offset: int, header: memoryview) -> bool:
-        """Whether the batch at `position`, with this last offset and header, is in the segment before it, too: headers
-        have the CRC. It is looked for in one step behind an index entry."""
-        start = self.floor(last_offset, position)
+    def repeats(self, table: BatchTable, row: int) -> bool:
+        """Whether the batch in a row is in the segment before it, too: the copies have the same header, which includes
+        the CRC. It is looked for in one step after an index entry."""
+        position, last_offset = int(table.position[row]), int(table.last_offset[row])
+        index = self.offset_index()
+        entry = index.floor(last_offset)  # it may be this batch's own
+        start = self._floor(index, last_offset if entry.position < position else entry.offset - 1, position)
+        header = self.log.read(position, min(BATCH_HEADER_SIZE, int(table.size[row])))
         data = self.log.read(start, min(LOOKUP_BYTES, position - start))
-        table = BatchTable.empty(max(len(data) // BATCH_HEADER_SIZE, 1))
-        scan(data, start, table)
-        rows = np.flatnonzero(table.last_offset[: table.rows] == last_offset)
-        return any(data[at : at + len(header)] == header for at in (table.position[rows] - start).tolist())
+        if data and data[: len(header)] == header:  # it may be larger than a step
+            return True
+        table = _headers(data, start)
+        places = table.position[table.last_offset == last_offset] - start
+        return any(data[at : at + len(header)] == header for at in places.tolist())
 
     def resume_after(self, position: int, offset: int, end: int) -> int | None:
         """Where reading can continue after damage at `position`: the next position in the index at which a whole valid
@@ -440,12 +444,28 @@ class Segment:
         within the file."""
         return has_right_crc(self.log, position, size)
 
-    def _holds(self, entry: OffsetPosition, offset: int, end: int) -> bool:
-        batch = self.batch_at(entry.position, end)
+    def _holds(self, position: int, before: int, offset: int, end: int) -> bool:
+        """Whether lookups of `offset` may begin at the position of an index entry. `before`: that of the previous
+        entry, or 0."""
+        batch = self.batch_at(position, end)
         if batch is None:
             return False
         # An entry's offset is its batch's last one, or that of the whole append which began there (before Kafka 3.9.1).
         # Offsets ascend, so if this batch begins at or below the offset, no earlier batch can hold it.
         # A compressed message set has only its last offset.
-        base = int(batch.base_offset[0])
-        return (base if base >= 0 else int(batch.last_offset[0])) <= offset
+        base, last = int(batch.base_offset[0]), int(batch.last_offset[0])
+        if (base if base >= 0 else last) > offset:
+            return False
+        # The index may have a batch that repeats an earlier one, if it does not have that one.
+        try:
+            earlier = _headers(self.log.read(before, min(LOOKUP_BYTES, position - before)), before)
+        except TierUnavailable:
+            return True
+        return not earlier.rows or int(earlier.last_offset.max()) < last
+
+
+def _headers(data: memoryview, position: int) -> BatchTable:
+    """The headers of the whole batches in `data`, whose first byte has this position."""
+    table = BatchTable.empty(max(len(data) // BATCH_HEADER_SIZE, 1))
+    scan(data, position, table)
+    return table

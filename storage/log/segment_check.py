@@ -2,7 +2,7 @@
 
 Source: LogSegment.recover. A sound batch is whole, has a right CRC, and its offsets continue the segment. Kafka
 compares offsets only when it adds an index entry: recovery passes `any_order`, so that it removes nothing that Kafka
-keeps.
+keeps. A mount stops at offsets that go back, and passes over batches that repeat earlier ones, as readers do.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _ROWS: Final = 65_536
 
 # Arguments: bytes, headers with positions in the file, how many of those rows count, the first byte's file position.
 Visit = Callable[[memoryview, BatchTable, int, int], None]
+# Whether the batch in a row repeats an earlier batch (Segment.repeats).
+Repeats = Callable[[BatchTable, int], bool]
 
 
 @dataclass(slots=True)
@@ -56,6 +58,11 @@ class CheckedWindow:
     def end(self) -> int:
         """The position in the file where the last batch ends."""
         return int(self.table.position[-1] + self.table.size[-1])
+
+    def part(self, first: int, last: int) -> CheckedWindow:
+        """The window of the rows from `first` to `last` (excluded)."""
+        table = self.table.slice(first, last).copy()  # kernels need its columns in one piece
+        return CheckedWindow(self.data, table, self.origin, min(self.rows, last) - first)
 
 
 def checked_windows(log: LogFile, size: int, start: int) -> Iterator[CheckedWindow]:
@@ -160,16 +167,19 @@ def _claimed(data: memoryview, left: int) -> int:
 class SegmentCheck(NamedTuple):
     """Sound batches end at the position `end`, with offsets below `next_offset`; `size` is the file's.
 
-    `overflows`: the next batch would be sound too if it did not reach `end_offset`. `falls`: how many sound batches
-    have a last offset that is not above the previous one's. `overlap`: the position of the first sound batch that
-    begins before the previous one ends: no CRC covers offsets, and recovery compares only last offsets.
+    `last_offset`: that of the last sound batch. `overflows`: the next batch would be sound too if it did not reach
+    `end_offset`. `falls`: how many sound batches have a last offset that is not above the previous one's. `copies`: how
+    many batches were passed over. `overlap`: the position of the first sound batch that begins before the previous one
+    ends: no CRC covers offsets, and recovery compares only last offsets.
     """
 
     end: int
     next_offset: int
     size: int
+    last_offset: int = -1
     overflows: bool = False
     falls: int = 0
+    copies: int = 0
     overlap: int | None = None
 
     @property
@@ -188,17 +198,22 @@ def check_segment(
     next_offset: int | None = None,
     end_offset: int = MAX_OFFSET,
     any_order: bool = False,
+    repeats: Repeats | None = None,
 ) -> SegmentCheck:
     """Check the batches of a .log of `size` bytes from the position `start` on, where offsets from `next_offset` on are
     expected; call `visit` with the sound ones, a range of them at a time, in order. `end_offset`: a batch that reaches
-    it is not sound. `any_order`: a batch of the segment is sound even if its offset is below the expected one."""
+    it is not sound. `any_order`: a batch of the segment is sound even if its offset is below the expected one.
+    `repeats`: batches that repeat earlier ones are passed over."""
     position = start
     expected = base_offset if next_offset is None else next_offset
     before = expected - 1  # the last offset of the previous batch
     # The offset after the last offset must be valid too.
     highest = min(end_offset, MAX_OFFSET) - 1
-    falls, overlap = 0, None
-    for window in checked_windows(log, size, start):
+    falls, copies, overlap = 0, 0, None
+    for window, is_copy in _without_copies(checked_windows(log, size, start), repeats, before):
+        if is_copy:
+            position, copies = window.end, copies + 1
+            continue
         table = window.table
         last_offsets = table.last_offset[: window.rows]
         previous = np.append(before, last_offsets[:-1])
@@ -219,8 +234,34 @@ def check_segment(
             before = int(last_offsets[sound - 1])
             expected = before + 1 if all_rise else max(expected, int(last_offsets[:sound].max()) + 1)
         if sound < table.rows:
-            return SegmentCheck(position, expected, size, sound < in_order, falls, overlap)
-    return SegmentCheck(position, expected, size, falls=falls, overlap=overlap)
+            return SegmentCheck(position, expected, size, before, sound < in_order, falls, copies, overlap)
+    return SegmentCheck(position, expected, size, before, falls=falls, copies=copies, overlap=overlap)
+
+
+def _without_copies(
+    windows: Iterator[CheckedWindow], repeats: Repeats | None, last_offset: int
+) -> Iterator[tuple[CheckedWindow, bool]]:
+    """The windows, divided where a batch repeats an earlier one; and whether a window is only such a batch. Without
+    `repeats` as they are. `last_offset`: the last one before the windows."""
+    for window in windows:
+        if repeats is None:
+            yield window, False
+            continue
+        table, start = window.table, 0
+        last_offsets = table.last_offset[: window.rows]
+        greatest = np.maximum.accumulate(np.append(last_offset, last_offsets))
+        for row in np.flatnonzero(last_offsets <= greatest[:-1]).tolist():
+            if not repeats(table, row):
+                break
+            if start < row:
+                yield window.part(start, row), False
+            yield window.part(row, row + 1), True
+            start = row + 1
+        if not start:
+            yield window, False
+        elif start < table.rows:
+            yield window.part(start, table.rows), False
+        last_offset = int(greatest[-1])
 
 
 def _overlap(table: BatchTable, previous: npt.NDArray[np.int64], rows: int) -> int | None:

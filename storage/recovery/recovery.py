@@ -83,8 +83,9 @@ class Cut:
 class RecoveryReport:
     """The report of recovering a partition; `changes` are texts for people, in order. `leftovers`: what recovery did
     with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
-    ascend, where a broker fails. `overlapping_segments`: the position of a batch that begins before the previous one
-    ends, by base offset. `epochs`: those that recovery leaves."""
+    ascend, where a broker fails. `last_batch_ends`: the end of the last batch of each segment whose offsets go back, by
+    base offset: a broker takes it for the end of the log. `overlapping_segments`: the position of a batch that begins
+    before the previous one ends, by base offset. `epochs`: those that recovery leaves."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
@@ -93,6 +94,7 @@ class RecoveryReport:
     removed_segments: list[int] = field(default_factory=list)
     recovered_segments: list[int] = field(default_factory=list)
     misordered_segments: list[int] = field(default_factory=list)
+    last_batch_ends: dict[int, int] = field(default_factory=dict)
     overlapping_segments: dict[int, int] = field(default_factory=dict)
     log_start_offset: int = 0
     log_end_offset: int = 0
@@ -380,9 +382,14 @@ class Recovery:
             self._progress.advance(int(table.end[rows - 1] - table.position[0]))
 
         limit = highest_offset(segment.base_offset) + 1  # of what its indexes can have
-        any_order = not self._plan.gentle
         check = check_segment(
-            segment.log, segment.base_offset, segment.size, visit, end_offset=limit, any_order=any_order
+            segment.log,
+            segment.base_offset,
+            segment.size,
+            visit,
+            end_offset=limit,
+            any_order=not self._plan.gentle,
+            repeats=segment.repeats if self._plan.gentle else None,
         )
         if check.overflows:
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
@@ -391,8 +398,11 @@ class Recovery:
         if check.overlap is not None:
             self.report.overlapping_segments[segment.base_offset] = check.overlap
         if check.falls:
+            self.report.last_batch_ends[segment.base_offset] = check.last_offset + 1
             name = segment.log.path.name
             self._note(f"leaves {check.falls} batches of {name} whose offsets do not ascend, as a broker does")
+        if check.copies:
+            self._note(f"leaves {check.copies} batches that {segment.log.path.name} has twice, as a broker does")
         final = state.final_time_entry()
         last = np.array([[final.timestamp], [final.offset]] if final else [[], []], np.int64)
         entries.append(IndexEntries(*np.empty((2, 0), np.int64), *last))
@@ -451,8 +461,15 @@ class Recovery:
         known = ends.get(last.base_offset)
         if known is not None:
             return max(known, last.base_offset)
-        start, any_order = last.floor(MAX_OFFSET, last.size), not self._plan.gentle
-        check = check_segment(last.log, last.base_offset, last.size, ignore_batches, start=start, any_order=any_order)
+        check = check_segment(
+            last.log,
+            last.base_offset,
+            last.size,
+            ignore_batches,
+            start=last.floor(MAX_OFFSET, last.size),
+            any_order=not self._plan.gentle,
+            repeats=last.repeats if self._plan.gentle else None,
+        )
         end, next_offset = check.end, check.next_offset
         if next_offset - 1 > highest_offset(last.base_offset):
             self._check_span(last)

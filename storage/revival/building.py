@@ -311,7 +311,7 @@ def check(plan: BuildPlan) -> None:
         if not is_last and kept[kept.index(segment) + 1].base_offset <= recovery_point:
             continue
         size = _position_of(snapshot, segment, end_offset) if is_last else segment.size
-        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches)
+        checked = check_segment(segment.log, segment.base_offset, size, ignore_batches, repeats=segment.repeats)
         found = max(checked.next_offset, segment.base_offset)
         if checked.invalid_bytes:
             raise damaged(replica, segment.log.path, checked.end, end_offset, found)

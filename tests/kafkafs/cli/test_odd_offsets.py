@@ -128,6 +128,7 @@ def test_readers_fail(fallen, tmp_path_factory):
 TWICE = {
     "one": [0, 1, 1, 2, 3],
     "some": [0, 1, 2, 0, 1, 2, 3],
+    "the first ones": [0, 1, 2, 3, 0, 1, 4],
     "one, after a gap": [0, 7, 7, 8],
     "the last": [0, 1, 2, 2],
     "the last, and others": [0, 1, 2, 0, 1],
@@ -135,20 +136,38 @@ TWICE = {
 }
 
 
-@pytest.fixture(params=TWICE.values(), ids=TWICE)
-def twice(request, tmp_path):
-    """A log directory with batches that are there twice, and the offsets that its readers get."""
-    directory = tmp_path / "log" / "t-0"
+def log_of(directory, offsets, indexed=None):
+    """A partition's directory with a segment of these batches; in its index there is only the batch `indexed`."""
     directory.mkdir(parents=True)
-    data = b"".join(
+    batches = [
         batch(
             [record(key=b"k%d" % (offset % 2), value=b"%d" % offset)], offset, base_timestamp=time, max_timestamp=time
         )
-        for offset in request.param
+        for offset in offsets
         for time in [TIMES[0] + offset]
-    )
-    (directory / f"{0:020d}.log").write_bytes(data)
-    return tmp_path / "log", sorted(set(request.param))
+    ]
+    segment = directory / f"{0:020d}.log"
+    segment.write_bytes(b"".join(batches))
+    if indexed is not None:
+        entry = struct.pack(">II", offsets[indexed], sum(map(len, batches[:indexed])))
+        segment.with_suffix(".index").write_bytes(entry)
+    return batches
+
+
+@pytest.fixture(
+    params=[
+        pytest.param((offsets, indexed), id=name if indexed is None else f"{name}, the index has {indexed}")
+        for name, offsets in TWICE.items()
+        for indexed in (None, *range(1, len(offsets)))
+        if indexed is None or 0 < offsets[indexed] in offsets[:indexed]
+    ]
+)
+def twice(request, tmp_path):
+    """A log directory with batches that are there twice, and the offsets that its readers get. The index may have one
+    of the repeated batches, as after a broker's recovery."""
+    offsets, indexed = request.param
+    log_of(tmp_path / "log" / "t-0", offsets, indexed)
+    return tmp_path / "log", sorted(set(offsets))
 
 
 def lines_of(offsets):
@@ -171,9 +190,26 @@ def test_readers_skip_what_is_there_twice(twice):
     assert content(tree, "/t/0/keys/k1.txt") == lines_of(offset for offset in offsets if offset % 2)
 
 
+@pytest.mark.parametrize("step", [1, 2, 3])
+@pytest.mark.parametrize("offsets", TWICE.values(), ids=TWICE)
+def test_views_skip_it_while_the_log_grows(tmp_path, offsets, step):
+    batches = log_of(tmp_path / "t-0", offsets)
+    log = tmp_path / "t-0" / f"{0:020d}.log"
+    log.write_bytes(b"")
+    tree = tree_of(tmp_path)
+    for start in range(0, len(offsets), step):
+        with log.open("ab") as file:
+            file.write(b"".join(batches[start : start + step]))
+        in_log = sorted(set(offsets[: start + step]))
+        for name in ("messages.txt", "offsets/0-.txt", "time/2025-11.txt"):
+            assert content(tree, f"/t/0/{name}") == lines_of(in_log), f"{name} of {offsets[: start + step]}"
+        with_key = [offset for offset in in_log if offset % 2 == 0]
+        assert content(tree, "/t/0/keys/k0.txt") == lines_of(with_key), f"a key of {offsets[: start + step]}"
+
+
 @pytest.mark.parametrize("command", ["mirror LOGDIR COPY", "salvage LOGDIR t --to COPY",
-                                     "revive LOGDIR --to COPY --salvage"])  # fmt: skip
-def test_copies_have_it_once(twice, tmp_path, command):
+                                     "revive LOGDIR --to COPY", "revive LOGDIR --to COPY --salvage"])  # fmt: skip
+def test_copies_show_it_once(twice, tmp_path, command):
     (log_dir, offsets), copy = twice, tmp_path / "copy"
     output_of(*({"LOGDIR": log_dir, "COPY": copy}.get(word, word) for word in command.split()))
     assert output_of("cat", copy, "t/0") == lines_of(offsets)

@@ -11,7 +11,7 @@ SUMMARIES = {
     Reaction.REFUSES: "does not start",
     Reaction.UNKNOWN: "nobody knows",
     Reaction.UNNOTICED: "starts, and does not notice",
-    Reaction.CUTS: "starts, and removes what the findings above say",
+    Reaction.CUTS: "starts, and loses messages of the metadata log",
 }
 
 

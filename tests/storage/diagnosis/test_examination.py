@@ -189,6 +189,17 @@ def test_where_a_broker_looks_for_the_end_of_a_log(tmp_path, entry, tail, predic
     assert named(path, "log-end-misread") == ([] if predicted is None else [("t/0", *predicted)])
 
 
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("is_copy", [False, True], ids=["another batch", "a copy"])
+def test_a_broker_ends_a_log_after_its_last_batch(tmp_path, is_copy, clean):
+    """Though an earlier batch has a greater offset: it gives the offsets between them to other messages."""
+    batches = [batch([record(value=b"%d" % offset)], offset) for offset in (0, 1, 2)]
+    last = batches[1] if is_copy else batch([record(value=b"other")], 1)
+    path = built(tmp_path, Partition([], tail=b"".join([*batches, last])), clean=clean)
+    assert named(path, "log-end-misread") == [("t/0", Reaction.CUTS, 2)]
+    assert "loses messages of t/0 from offset 2 on: save" in run("doctor", path).stdout
+
+
 @pytest.mark.parametrize(
     ("at", "field", "reaction"),
     [

@@ -119,10 +119,10 @@ def test_a_forced_recovery_tells_that_it_cuts_off_intact_messages(tmp_path):
         ]
 
 
-@pytest.mark.parametrize(("offsets", "falls"), [((0, 1, 2, 2, 3), 1), ((0, 1, 2 + 2**12, 3, 4), 1), ((3, 2, 1), 2)])
+@pytest.mark.parametrize(("offsets", "falls"), [((0, 1, 3, 2, 4), 1), ((0, 1, 2 + 2**12, 3, 4), 1), ((3, 2, 1), 2)])
 @pytest.mark.parametrize("clean", [False, True])
 def test_a_forced_recovery_keeps_what_a_broker_keeps(tmp_path, offsets, falls, clean):
-    """Batches twice, and offsets that go back: a mount refuses, `recover` says so and removes nothing."""
+    """Offsets that go back: a mount refuses, `recover` says so and removes nothing."""
     data = b"".join(batch(offset) for offset in offsets)
     directory = made(tmp_path, {0: data})
     with pytest.raises(PartitionOffline, match="an intact batch"):
@@ -132,6 +132,35 @@ def test_a_forced_recovery_keeps_what_a_broker_keeps(tmp_path, offsets, falls, c
     assert report.log_end_offset == max(offsets) + 1
     said = f"leaves {falls} batches of 00000000000000000000.log whose offsets do not ascend, as a broker does"
     assert (said in report.changes) == (not clean)
+
+
+@pytest.mark.parametrize("offsets", [(0, 1, 2, 2, 3), (0, 1, 2, 0, 1, 2), (0, 1, 1, 0, 2, 1)], ids=str)
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_log_with_batches_twice_is_opened_for_writing(tmp_path, offsets, clean):
+    """As by a broker. What is appended follows the greatest offset, and everything is read once."""
+    data = b"".join(batch(offset) for offset in offsets)
+    copies = len(offsets) - len(set(offsets))
+    for gentle in (True, False):
+        report = recovered(made(tmp_path, {0: data}), gentle=gentle, clean=clean)
+        assert left(tmp_path / "t-0") == data
+        assert report.log_end_offset == max(offsets) + 1
+        said = f"leaves {copies} batches that 00000000000000000000.log has twice, as a broker does"
+        assert (said in report.changes) == (gentle and not clean)
+    shutil.rmtree(tmp_path / "t-0")
+    owned = opened(tmp_path)
+    owned.create_topic("t", 1)
+    close_clean(owned)
+    made(tmp_path, {0: data})
+    if not clean:
+        (tmp_path / names.CLEAN_SHUTDOWN).unlink()
+    owned = opened(tmp_path, Opening(gentle=True))
+    append(owned.log(TP), [b"after"])
+    expected = [*(b"a value of %d" % offset for offset in sorted(set(offsets))), b"after"]
+    assert read(owned, "t") == expected
+    assert owned.close().clean
+    owned = opened(tmp_path, Opening(gentle=True))
+    assert read(owned, "t") == expected
+    assert owned.close().clean
 
 
 def test_only_the_segment_that_a_broker_cuts_as_it_loads_it_is_cut(tmp_path):
