@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from storage.diagnosis.damage import of_denied
 from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
 from storage.diagnosis.log_loading import check_files
 from storage.diagnosis.predictions import Prediction, Reaction
@@ -65,7 +66,9 @@ def check_quorum(
         began = cluster_metadata.read_bootstrap(metadata_dir.path)
     except OSError as error:
         began, what = ClusterMetadata(), not_a_file(bootstrap, error).what
-    if began is not None and "metadata.version" not in began.features:
+    if began is not None and began.problem is not None and isinstance(began.problem.found, PermissionError):
+        yield of_denied(began.problem.found, bootstrap)
+    elif began is not None and "metadata.version" not in began.features:
         yield Prediction(
             "bootstrap-corrupt",
             Reaction.REFUSES,

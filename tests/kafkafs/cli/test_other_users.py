@@ -206,13 +206,18 @@ def test_what_may_be_read_is_checked_and_copied(tmp_path, pattern):
 
 
 @requires_setpriv
-@pytest.mark.parametrize("name", ["meta.properties", "__cluster_metadata-0/*.log", "__cluster_metadata-0/*.checkpoint"])
+@pytest.mark.parametrize(
+    "name",
+    ["meta.properties", "bootstrap.checkpoint", "__cluster_metadata-0/*.log", "__cluster_metadata-0/*.checkpoint"],
+)
 def test_doctor_without_the_metadata(tmp_path, name):
     """Nobody knows then which partitions the broker serves: none of them is said to be a stray, or to be missing. A
     broker writes snapshots for its own user alone."""
     metadata = metadata_records("t", 3, [1])
     logs = build_log_dir(tmp_path / "log", {"t": [[b"a"], [b"b"]], "__cluster_metadata": [metadata]}).path
     (logs / "__cluster_metadata-0" / f"{1:020}-{1:010}.checkpoint").touch()
+    if name == "bootstrap.checkpoint":
+        (logs / name).touch()
     [place] = logs.glob(name)
     place.chmod(0)
     try:
