@@ -72,7 +72,12 @@ def retain(ctx: click.Context, logdir: Path, tp: str | None, before: int | None,
         return () if result is None else (result,)
 
     results, errors = passes(logdir, expand(log_dir, tp), preview, run, dry_run=dry_run)
-    report(ctx, results, errors, _print_result, _json if as_json else None, dry_run=dry_run)
+
+    def footer() -> None:
+        if not results and not errors:
+            echo("nothing to remove; --dry-run says why each segment stays")
+
+    report(ctx, results, errors, _print_result, _json if as_json else None, footer=footer, dry_run=dry_run)
 
 
 def _print_result(result: RetentionResult) -> None:

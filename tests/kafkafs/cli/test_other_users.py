@@ -162,6 +162,23 @@ def test_what_may_not_be_read_is_an_error(unreadable, tmp_path, command):
     assert not places["NEW"].exists()
 
 
+@requires_setpriv
+@pytest.mark.parametrize("command", ["mirror", "revive"])
+def test_logs_of_an_unknown_cluster_are_not_copied(tmp_path, command):
+    """A copy has the logs of one cluster, which meta.properties names."""
+    logs = build_log_dir(tmp_path / "log", {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 1, [1])]}).path
+    broker, target = logs / "meta.properties", tmp_path / "new"
+    broker.chmod(0)
+    try:
+        result = run_unprivileged(command, logs, *(("--to", target) if command == "revive" else (target,)))
+    finally:
+        broker.chmod(0o644)
+    assert result.returncode == 4
+    assert f"{broker}: Permission denied" in result.stderr
+    assert ADVICE in result.stderr
+    assert not target.exists()
+
+
 DENIED = ["orders-0", "orders-0/*0.log", "orders-0/*5.log", "orders-0/leader-epoch-checkpoint", "replication-*"]
 
 
