@@ -164,7 +164,7 @@ def check_absent(
                     place / tp.dir_name,
                     "the metadata assigns this partition to the node, and no directory has it",
                     f"creates it, empty{filled}",
-                    "" if others else "Name all of the broker's log.dirs, or put the directory back",
+                    "Name all of the broker's log.dirs, or put the directory back",
                     tp,
                 )
 

@@ -389,6 +389,15 @@ def test_strays_and_absent_partitions(tmp_path):
     assert all("other controllers" in one.broker and "not known" in one.broker for one in strays)
 
 
+@pytest.mark.parametrize("nodes", [[1], [1, 2]])
+def test_an_absent_partition_may_be_in_a_directory_that_was_not_named(tmp_path, nodes):
+    path = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 2, nodes)]}).path
+    absent = [one for one in examine([path]).predictions if one.name == "partition-absent"]
+    assert [(one.reaction.is_finding, "all of the broker's log.dirs" in one.advice) for one in absent] == [
+        (nodes == [1], True)
+    ]
+
+
 @pytest.mark.parametrize("in_its_place", [Path.touch, lambda path: path.symlink_to("nowhere")])
 def test_an_absent_partition_whose_name_is_taken(tmp_path, in_its_place):
     """4.3.0 could not create it (FileAlreadyExistsException), and stopped with its only directory."""
