@@ -122,7 +122,8 @@ def revive(
     """Build a directory that an unmodified broker (KRaft, one node) can start from, out of the remains of others.
 
     SRC are log directories, or single partitions' directories such as orders-3, of one or several dead brokers, or the
-    URL of a backup in an object store; they are only read. TP (topic, topic/partition or a glob) limits what is taken.
+    URL of a backup in an object store; they are only read. What a broker has set aside in them (-stray, -delete) is
+    taken only if it is named. TP (topic, topic/partition or a glob) limits what is taken.
     Of several replicas of a partition the one with the highest leader epoch counts first; the others fill what it
     lacks. Missing messages are listed. Without --salvage, a damaged log is refused (exit code 4).
 
@@ -181,7 +182,7 @@ def _divided(names: Sequence[str]) -> tuple[list[Path], list[str]]:
             sources.append(opened_url(name, anew=True))
         elif not patterns and Path(name).is_dir():
             sources.append(Path(name))
-        elif not sources or name.startswith((".", "/")):
+        elif not sources or name.startswith((".", "/")) or name.count("/") > 1:
             raise click.UsageError(f"no such directory: {name}")
         else:
             patterns.append(without_slash(name))

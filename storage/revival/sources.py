@@ -8,7 +8,7 @@ even access times.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -113,10 +113,12 @@ _UNKNOWN = _Opened(_NOTHING, None, {}, {})  # for a partition's directory alone
 
 @dataclass(slots=True)
 class FoundReplicas:
-    """All sources and replicas, in the order in which they were named."""
+    """All sources and replicas, in the order in which they were named. `strays`: directories that a broker has set
+    aside in the sources, and that were not named: nobody knows whether they are still wanted."""
 
     sources: list[SourceDirectory] = field(default_factory=list)
     replicas: list[Replica] = field(default_factory=list)
+    strays: list[tuple[TopicPartition, Path]] = field(default_factory=list)
 
 
 def find(paths: Sequence[Path], tier: Tier | None = None) -> FoundReplicas:
@@ -126,6 +128,7 @@ def find(paths: Sequence[Path], tier: Tier | None = None) -> FoundReplicas:
     partition's; OSError.
     """
     opened: dict[Path, _Opened] = {}
+    strays: dict[Path, TopicPartition] = {}
     places: dict[Path, tuple[TopicPartition, Path]] = {}  # the log directory of each replica, or its own
     for given in paths:
         path = given.resolve()
@@ -142,13 +145,20 @@ def find(paths: Sequence[Path], tier: Tier | None = None) -> FoundReplicas:
         partitions = [tp for tp in listed.all_partitions() if tp.topic != names.CLUSTER_METADATA_TOPIC]
         if path not in opened:
             opened[path] = _open(path)
-        for tp, place in {**_future_logs(path), **{tp: path / tp.dir_name for tp in partitions}}.items():
+        strays.update((place, tp) for tp, place in _logs_of_kind(path, DirKind.STRAY))
+        # Replicas that were being moved to this directory: if there is no other, a broker uses them for the partition
+        # (LogManager.recoverAbandonedFutureLogs).
+        for tp, place in {
+            **dict(_logs_of_kind(path, DirKind.FUTURE)),
+            **{tp: path / tp.dir_name for tp in partitions},
+        }.items():
             places.setdefault(place, (tp, path))
     opened = _with_metadata_together(opened)
     remote_logs = [] if tier is None else _metadata_logs([path.resolve() for path in paths])
     metadata = RemoteMetadata(lambda: remote_logs)
     replicas = [_replica(tp, path, opened[log_dir], tier, metadata) for path, (tp, log_dir) in places.items()]
-    return FoundReplicas([source.source for source in opened.values()], replicas)
+    unnamed = [(tp, path) for path, tp in strays.items() if path not in places]
+    return FoundReplicas([source.source for source in opened.values()], replicas, unnamed)
 
 
 def _with_metadata_together(opened: dict[Path, _Opened]) -> dict[Path, _Opened]:
@@ -194,15 +204,12 @@ def _read_together(log_dirs: Sequence[Path]) -> ClusterMetadata | None:
         return ClusterMetadataReader(Path(room)).refresh()
 
 
-def _future_logs(path: Path) -> dict[TopicPartition, Path]:
-    """Replicas that were being moved to this directory: if there is no other, a broker uses them for the partition
-    (LogManager.recoverAbandonedFutureLogs)."""
-    parsed = {place: names.parse_dir(place.name) for place in paths_in(path)}
-    return {
-        name.partition: place
-        for place, name in parsed.items()
-        if name.kind is DirKind.FUTURE and name.partition is not None and _logs_in(place)
-    }
+def _logs_of_kind(path: Path, kind: DirKind) -> Iterator[tuple[TopicPartition, Path]]:
+    """The replicas in a log directory whose names end in `-stray` or `-future`."""
+    for place in paths_in(path):
+        name = names.parse_dir(place.name)
+        if name.kind is kind and name.partition is not None and _logs_in(place):
+            yield name.partition, place
 
 
 def _metadata_logs(paths: Sequence[Path]) -> list[ReadableLog]:

@@ -8,7 +8,7 @@ import pytest
 
 from storage.coordinators.groups import GroupOffsets
 from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
-from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted
+from storage.errors import CorruptBatch, InvalidConfig, InvalidTopic, LogLocked, NotPermitted, UnknownTopicOrPartition
 from storage.files import cluster_metadata as metadata_log
 from storage.files import metadata_checkpoint, metadata_records, metadata_replay, partition_metadata
 from storage.files.dir_lock import DirLock
@@ -114,6 +114,21 @@ def test_single_directories_even_set_aside(tmp_path):
     assert [str(one.tp) for one in result.partitions] == ["deleted/0", "t/0", "t/1"]
     assert [row[3] for row in values(target, TopicPartition("deleted", 0))] == [b"gone"]
     assert (target / "t-1" / "partition.metadata").read_bytes() == (target / "t-0" / "partition.metadata").read_bytes()
+
+
+def test_what_a_broker_has_set_aside_is_named(tmp_path):
+    """Nobody knows whether it is still wanted, so it is taken only if it is named."""
+    built = build_log_dir(tmp_path / "old", {"t": [[b"zero"], [b"one"]]})
+    stray = shutil.move(built.path / "t-1", built.path / f"t-1.{'b' * 32}-stray")
+    _, result = revived(tmp_path, built.path)
+    assert [str(one.tp) for one in result.partitions] == ["t/0"]
+    assert [note for note in result.notes if str(stray) in note]
+    for options in ({"wanted": lambda tp: tp.partition == 0}, {"sources": [built.path, stray]}):
+        result = plan(Request(**{"sources": [built.path], "target": tmp_path / "another", **options}))
+        assert not [note for note in result.notes if str(stray) in note]
+    shutil.move(built.path / "t-0", built.path / f"t-0.{'c' * 32}-stray")
+    with pytest.raises(UnknownTopicOrPartition, match="2 directories that a broker has set aside"):
+        plan(Request(sources=[built.path], target=tmp_path / "another"))
 
 
 def test_a_replica_that_was_being_moved_here(tmp_path):
