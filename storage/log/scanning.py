@@ -181,16 +181,16 @@ class _BatchScan:
         repeats an earlier batch, the position after it."""
         known = self._last_offset
         if known is None and self._resumes and table.rows and self._segment.repeats(table, 0):
-            repeated = int(table.end[0])
+            behind = int(table.end[0])
             table.clear()
-            return None, repeated
+            return None, behind
         least = self._segment.base_offset - 1 if known is None else known
         good = ascending_rows(table, table.rows, least, self._end_offset)
         if table.rows and not good and self._is_last_batch_corrupt():
             # The last offset came from the header of a damaged batch at the end of the previous window.
             self._last_offset = least = self._offset_before_last
             good = ascending_rows(table, table.rows, least, self._end_offset)
-        damage, repeated = None, None
+        damage = repeated = None
         if good < table.rows and self._segment.repeats(table, good):
             repeated = int(table.end[good])
             table.rows = good

@@ -362,7 +362,7 @@ class Segment:
             if entry.position <= 0:
                 break
             before = index.floor(entry.offset - 1)
-            if self._holds(entry.position, before.position, offset, end):
+            if self._holds(entry.position, index.floor(before.offset - 1).position, offset, end):
                 return entry.position
             # Perhaps one bad entry, but more likely a bad index: try the next lower entry, then halve the distance.
             entry = before if attempt == 0 else index.floor((self.base_offset + entry.offset) // 2)
@@ -373,7 +373,7 @@ class Segment:
         positions = self.offset_index(end).positions
         slot = int(positions.searchsorted(position))
         for row in range(slot - 1, max(-1, slot - 1 - _INDEX_TRIES), -1):
-            if self._holds(int(positions[row]), int(positions[row - 1]) if row else 0, MAX_OFFSET, end):
+            if self._holds(int(positions[row]), int(positions[row - 2]) if row > 1 else 0, MAX_OFFSET, end):
                 return int(positions[row])
         return 0
 
@@ -445,8 +445,8 @@ class Segment:
         return has_right_crc(self.log, position, size)
 
     def _holds(self, position: int, before: int, offset: int, end: int) -> bool:
-        """Whether lookups of `offset` may begin at the position of an index entry. `before`: that of the previous
-        entry, or 0."""
+        """Whether lookups of `offset` may begin at the position of an index entry. `before`: that of the last entry but
+        one before it, or 0."""
         batch = self.batch_at(position, end)
         if batch is None:
             return False
@@ -456,7 +456,8 @@ class Segment:
         base, last = int(batch.base_offset[0]), int(batch.last_offset[0])
         if (base if base >= 0 else last) > offset:
             return False
-        # The index may have a batch that repeats an earlier one, if it does not have that one.
+        # The index may have a batch that repeats an earlier one, if it does not have that one; of a batch that is there
+        # three times it may have two.
         try:
             earlier = _headers(self.log.read(before, min(LOOKUP_BYTES, position - before)), before)
         except TierUnavailable:

@@ -411,6 +411,7 @@ class Recovery:
         times_in_order = columns[3] >= np.maximum.accumulate(np.append(_MIN_OFFSET, columns[3][:-1]))
         if not (in_order.all() and times_in_order.all()):
             self.report.misordered_segments.append(segment.base_offset)
+        in_order &= columns[0] > segment.base_offset  # not so for a copy of the first batch, which a broker indexes
         offsets = offset_index.encode(columns[0][in_order], columns[1][in_order], segment.base_offset)
         times = time_index.encode(columns[2][times_in_order], columns[3][times_in_order], segment.base_offset)
         # A segment that ends at the recovery point may never be checked again: after the next roll.

@@ -65,8 +65,8 @@ _MANY = 12  # damaged partitions that one start judges
 class Patient(Broker):
     """A broker on existing directories, which are not formatted."""
 
-    def __init__(self, directory, dirs, beside):
-        own = {"log.dirs": ",".join(map(str, dirs)), "log.cleaner.enable": "false"}
+    def __init__(self, directory, dirs, beside, *, cleans):
+        own = {"log.dirs": ",".join(map(str, dirs)), "log.cleaner.enable": str(cleans).lower()}
         super().__init__(directory, {**own, **beside})
 
     def _format(self):
@@ -224,14 +224,18 @@ def begun(origin, place, seed, number, taken_back=None, *, kind=""):
     return dirs, Round(seed, number, state, names, told, held, offline, kind)
 
 
-def observed(dirs, place, around=None, kind=""):
+def observed(dirs, place, around=None, kind="", *, cleans=False):
     """What the broker does with a directory: whether it starts; of each partition where it begins and ends, and the
     ranges of offsets that a consumer gets, with its error; the directories that are set aside. `around`: what was
-    around the broker, of which a copy is used."""
+    around the broker, of which a copy is used. `cleans`: logs are compacted; only then are the cleaner's checkpoints
+    read."""
     before = _strays(dirs)
     if around is not None:
         shutil.copytree(around, place / "around")
-    with surroundings(kind, place / "around") as beside, Patient(place / "broker", dirs, beside) as broker:
+    with (
+        surroundings(kind, place / "around") as beside,
+        Patient(place / "broker", dirs, beside, cleans=cleans) as broker,
+    ):
         try:
             client = Client(broker.start().address)
         except DidNotStart:
@@ -406,7 +410,8 @@ def run(directory, *, rounds, seed, first=0, record=None, kind=None, **_):
                 dirs, one = begun(states, Path(place), seed, number, kind=of_kind)
                 before = states[one.state.partition(",")[0]]
                 around = _around(before.parent) / before.name
-                one.outcome = observed(dirs, Path(place), around if around.exists() else None, of_kind)
+                cleans = any("cleaner-offset" in found["file"] for found in one.told["findings"])
+                one.outcome = observed(dirs, Path(place), around if around.exists() else None, of_kind, cleans=cleans)
                 different = list(disagreements(one))
             except AssertionError as error:
                 counts["failed"] += 1

@@ -136,6 +136,7 @@ def test_a_forced_recovery_keeps_what_a_broker_keeps(tmp_path, offsets, falls, c
 
 @pytest.mark.parametrize("offsets", [(0, 1, 2, 2, 3), (0, 1, 2, 0, 1, 2), (0, 1, 1, 0, 2, 1)], ids=str)
 @pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.leaves_damage("time-index-untrue")  # the log that is made here has an empty one
 def test_a_log_with_batches_twice_is_opened_for_writing(tmp_path, offsets, clean):
     """As by a broker. What is appended follows the greatest offset, and everything is read once."""
     data = b"".join(batch(offset) for offset in offsets)
@@ -161,6 +162,19 @@ def test_a_log_with_batches_twice_is_opened_for_writing(tmp_path, offsets, clean
     owned = opened(tmp_path, Opening(gentle=True))
     assert read(owned, "t") == expected
     assert owned.close().clean
+
+
+def test_recovery_takes_a_copy_of_the_first_batch(tmp_path):
+    """Where an index entry is due. A broker writes one, which is none of an index: readers stop before it."""
+    data = b"".join(batch(offset) for offset in (0, 0, 1))
+    directory = made(tmp_path, {0: data})
+    config = LogConfig.from_overrides(LogConfig(), {"index.interval.bytes": "0"})
+    for gentle in (True, False):
+        plan = RecoveryPlan(TP, directory, config, clean=False, gentle=gentle)
+        recovery = Recovery(plan, disk=RealDisk(), clock=StandingClock(0))
+        recovery.run()
+        assert (recovery.report.log_end_offset, recovery.report.misordered_segments) == (2, [])
+        assert left(directory) == data
 
 
 def test_only_the_segment_that_a_broker_cuts_as_it_loads_it_is_cut(tmp_path):
