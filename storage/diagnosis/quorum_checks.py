@@ -23,7 +23,8 @@ from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
-from storage.files.small_files import read_whole
+from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
+from storage.format.batches import LENGTH
 from storage.log.segments import live_offsets
 from storage.types import TopicPartition
 
@@ -38,6 +39,8 @@ _QUORUM_STATE_NUMBERS = {
     0: ("leaderId", "leaderEpoch", "votedId", "appliedOffset"),
     1: ("leaderId", "leaderEpoch", "votedId"),
 }
+_HEAD_BYTES = 17  # Records.HEADER_SIZE_UP_TO_MAGIC
+_LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 _LINE_END = re.compile("[\r\n]")
 # Names of snapshots in any state, from which a broker parses offset and epoch (Snapshots.parse).
 _SNAPSHOT_END = re.compile(r".*\.checkpoint(\.part|\.deleted)?")
@@ -61,14 +64,14 @@ def check_quorum(
     yield from _check_log(metadata_dir.metadata_log)
     yield from _check_quorum_state(metadata_dir.metadata_log / names.QUORUM_STATE)
     bootstrap = metadata_dir.path / names.BOOTSTRAP_CHECKPOINT
-    what = "the file holds no metadata.version"
+    what = None
     try:
-        began = cluster_metadata.read_bootstrap(metadata_dir.path)
+        began = cluster_metadata.read_bootstrap(metadata_dir.path, verify_crc=False)
     except OSError as error:
         began, what = ClusterMetadata(), not_a_file(bootstrap, error).what
     if began is not None and began.problem is not None and isinstance(began.problem.found, PermissionError):
         yield of_denied(began.problem.found, bootstrap)
-    elif began is not None and "metadata.version" not in began.features:
+    elif began is not None and (what := what or _bootstrap_fault(began, bootstrap)) is not None:
         yield Prediction(
             "bootstrap-corrupt",
             Reaction.REFUSES,
@@ -203,6 +206,19 @@ def _is_quorum_state(data: bytes) -> bool:
         return numbers is not None and named and all(isinstance(state.get(name), int) for name in numbers)
     except (ValueError, OverflowError, RecursionError):
         return False
+
+
+def _bootstrap_fault(began: ClusterMetadata, path: Path) -> str | None:
+    """Why a broker fails to read its `bootstrap.checkpoint`; None if it reads it: it passes over a batch that is cut
+    off at the end, and checks no CRC (BootstrapDirectory, FileLogInputStream)."""
+    problem = began.problem
+    if isinstance(problem, CorruptCheckpoint) and problem.position is not None:
+        rest = (read_whole(path, MOST_ENTRIES_BYTES) or b"")[problem.position :]
+        if len(rest) > _HEAD_BYTES and int.from_bytes(rest[LENGTH], "big", signed=True) < _LEAST_LENGTH:
+            return f"no batch begins at position {problem.position}"
+    elif problem is not None:
+        return problem.what
+    return None if "metadata.version" in began.features else "the file holds no metadata.version"
 
 
 def _check_snapshots(metadata_dir: LogDirState) -> Iterator[Prediction]:

@@ -54,9 +54,9 @@ class _Segment:
 class ClusterMetadataReader:
     """Follows the `__cluster_metadata-0` of one log directory."""
 
-    def __init__(self, log_dir: Path) -> None:
+    def __init__(self, log_dir: Path, *, verify_crc: bool = True) -> None:
         self._directory = log_dir / f"{names.CLUSTER_METADATA_TOPIC}-0"
-        self._decoder = Decoder()
+        self._decoder = Decoder(verify_crc=verify_crc)
         self._table = BatchTable.empty(_WINDOW_ROWS)
         self._forget()
         self._shown: ClusterMetadata | None = None
@@ -306,10 +306,11 @@ class ClusterMetadataReader:
         return None
 
 
-def read_bootstrap(log_dir: Path) -> ClusterMetadata | None:
+def read_bootstrap(log_dir: Path, *, verify_crc: bool = True) -> ClusterMetadata | None:
     """The metadata in `bootstrap.checkpoint`: what a cluster began with, at least its features; in a copy, everything
-    except topics. None without the file; OSError when it cannot be read."""
+    except topics. `verify_crc`: a broker does not. None without the file; OSError when it cannot be read."""
     try:
-        return ClusterMetadataReader(log_dir).bootstrap(log_dir / names.BOOTSTRAP_CHECKPOINT)
+        reader = ClusterMetadataReader(log_dir, verify_crc=verify_crc)
+        return reader.bootstrap(log_dir / names.BOOTSTRAP_CHECKPOINT)
     except FileNotFoundError:
         return None

@@ -389,6 +389,28 @@ def test_strays_and_absent_partitions(tmp_path):
     assert all("other controllers" in one.broker and "not known" in one.broker for one in strays)
 
 
+@pytest.mark.parametrize(
+    ("change", "is_read"),
+    [
+        (lambda data: data, True),
+        (lambda data: data + bytes(17), True),  # too few bytes for a header
+        (lambda data: data + bytes(18), False),
+        (lambda data: data + b"\xff" * 100, False),
+        (lambda data: data + data, True),
+        (lambda data: data + data[:-1], True),  # a batch that is cut off
+        (lambda data: data[:-1], True),  # the footer
+        (lambda data: data[:20], False),
+        (lambda data: data[:17] + b"\xff" + data[18:], True),  # a CRC, which a broker does not check here
+    ],
+    ids=["whole", "few bytes", "zeros", "garbage", "twice", "twice, cut", "cut", "the beginning", "a CRC"],
+)
+def test_what_a_broker_reads_of_bootstrap_checkpoint(tmp_path, change, is_read):
+    path = built(tmp_path, [b"a"])
+    data = bootstrap(cluster_records(ClusterMetadata(features={"metadata.version": 21})), 0)
+    (path / "bootstrap.checkpoint").write_bytes(change(data))
+    assert names_of(examine([path])) == (set() if is_read else {"bootstrap-corrupt"})
+
+
 @pytest.mark.parametrize("nodes", [[1], [1, 2]])
 def test_an_absent_partition_may_be_in_a_directory_that_was_not_named(tmp_path, nodes):
     path = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 2, nodes)]}).path
