@@ -124,7 +124,7 @@ def _find(snapshot: LogSnapshot, segment: Segment) -> _Found:
     if known is None:
         known = _from_index(snapshot, segment, end)
     greatest, unborne, damaged = known.greatest, known.unborne, known.damaged_at is not None
-    for window in scan_batches(snapshot, segment, known.end, end, resumes=True):
+    for window in scan_batches(snapshot, segment, known.end, end):
         if window.table.rows:
             greatest = greater(window.table, greatest)
         if window.damage is not None:

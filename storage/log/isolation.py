@@ -185,7 +185,7 @@ class Transactions:
     def _collect_locked(self, snapshot: LogSnapshot, segment: Segment, known: Markers, end: int) -> Markers:
         producers, offsets, aborts = [known.producer_id], [known.offset], [known.aborts]
         whole = True
-        for window in scan_batches(snapshot, segment, known.end, end, resumes=True):
+        for window in scan_batches(snapshot, segment, known.end, end):
             if window.damage is not None:
                 whole = False
                 if isinstance(window.damage.error, TierUnavailable) and segment.transaction_index().missing:
