@@ -88,7 +88,8 @@ def examine(
         own = [*_permitted(check_lock(state), state.path), *check_checkpoints(state), *check_space(state)]
         denied = set()
         for tp, directory in (*state.loaded(), *((tp, directory) for _, tp, directory in state.asides)):
-            of_files = list(_permitted(check_files(directory, tp, clean=state.clean), directory))
+            checks = check_files(directory, tp, clean=state.clean, is_rehearsed=not quick)
+            of_files = list(_permitted(checks, directory))
             denied |= {directory for prediction in of_files if prediction.reaction is Reaction.UNKNOWN}
             own += of_files
         state = state.without(denied)

@@ -42,9 +42,12 @@ _OLD_ATTRIBUTES, _CODEC = 17, 7  # position of a message's attributes before v2,
 _LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 
 
-def check_files(directory: Path, tp: TopicPartition, *, clean: bool = False) -> Iterator[Prediction]:
-    """Check for files on which loading fails. `clean`: the log directory was shut down cleanly."""
-    used = _newest_snapshot(directory) if clean else -1
+def check_files(
+    directory: Path, tp: TopicPartition, *, clean: bool = False, is_rehearsed: bool = False
+) -> Iterator[Prediction]:
+    """Check for files on which loading fails. `clean`: the log directory was shut down cleanly; otherwise, if recovery
+    is rehearsed, `of_recovery` predicts what becomes of snapshots that cannot be written."""
+    used = _newest_snapshot(directory) if clean else MAX_OFFSET if is_rehearsed else -1
     active = max(live_offsets(directory, FileKind.LOG), default=-1) if clean else -1
     for path in paths_in(directory):
         mode = path.lstat().st_mode
@@ -146,6 +149,10 @@ def of_recovery(
     """The batches that loading the log removes. `report`: of recovery, also after a clean shutdown; `known`: the
     checkpoints."""
     tp = report.tp
+    blocked = None if clean else _of_blocked_snapshots(report, directory)
+    if blocked is not None:
+        yield blocked
+        return
     cuts = [cut for cut in report.cuts if cut.base_offset in report.recovered_segments]
     for base in report.misordered_segments:
         path = directory / names.segment_file(base, FileKind.LOG)
@@ -180,6 +187,30 @@ def of_recovery(
         yield misread
         return
     yield from _lost_ends(report, directory, known, clean=clean)
+
+
+def _of_blocked_snapshots(report: RecoveryReport, directory: Path) -> Prediction | None:
+    """What recovery does if a directory has the name of a producer snapshot that it writes: at the beginning of a
+    segment, unless the log begins there, or at its end. It then takes the segment for damaged
+    (LogLoader.recoverLog)."""
+    blocked: dict[int, Path] = {}
+    for path in paths_in(directory):
+        parsed = names.parse_segment_file(path.name)
+        if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and not path.is_file():
+            blocked[parsed.offset] = path
+    for base in report.recovered_segments if blocked else ():
+        end = report.last_batch_ends[base]
+        again = base in blocked and base > report.log_start_offset
+        if not (again or (end in blocked and end > base)) or not Segment.at(directory, base).size:
+            continue
+        path, what = blocked[base if again else end], "is no regular file, and has the name of a producer snapshot"
+        broker = f"removes all messages from offset {base} on, because it cannot write the snapshot"
+        if again:
+            broker += "; it then takes the log directory offline; without another one it stops"
+        broker += " (Kafka 3.9 removes nothing, and takes the directory offline)"
+        reaction, left = (Reaction.OFFLINE, None) if again else (Reaction.CUTS, base)
+        return Prediction("no-regular-file", reaction, path, what, broker, "Move it elsewhere", report.tp, left)
+    return None
 
 
 def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -> Prediction:

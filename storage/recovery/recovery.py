@@ -83,8 +83,8 @@ class Cut:
 class RecoveryReport:
     """The report of recovering a partition; `changes` are texts for people, in order. `leftovers`: what recovery did
     with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
-    ascend, where a broker fails. `last_batch_ends`: the end of the last batch of each segment whose offsets go back, by
-    base offset: a broker takes it for the end of the log. `overlapping_segments`: the position of a batch that begins
+    ascend, where a broker fails. `last_batch_ends`: the end of the last batch of each recovered segment, by base
+    offset: a broker takes it for the end of the log. `overlapping_segments`: the position of a batch that begins
     before the previous one ends, by base offset. `epochs`: those that recovery leaves."""
 
     tp: TopicPartition
@@ -397,8 +397,8 @@ class Recovery:
             self._cut(segment, check.end, check.next_offset, later)
         if check.overlap is not None:
             self.report.overlapping_segments[segment.base_offset] = check.overlap
+        self.report.last_batch_ends[segment.base_offset] = check.last_offset + 1
         if check.falls:
-            self.report.last_batch_ends[segment.base_offset] = check.last_offset + 1
             name = segment.log.path.name
             self._note(f"leaves {check.falls} batches of {name} whose offsets do not ascend, as a broker does")
         if check.copies:

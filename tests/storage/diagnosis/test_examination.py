@@ -22,6 +22,7 @@ from storage.files.metadata_replay import ClusterMetadata
 from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import (
+    ROLL,
     Batch,
     Partition,
     abort,
@@ -409,6 +410,37 @@ def test_what_a_broker_reads_of_bootstrap_checkpoint(tmp_path, change, is_read):
     data = bootstrap(cluster_records(ClusterMetadata(features={"metadata.version": 21})), 0)
     (path / "bootstrap.checkpoint").write_bytes(change(data))
     assert names_of(examine([path])) == (set() if is_read else {"bootstrap-corrupt"})
+
+
+@pytest.mark.parametrize(
+    ("offset", "point", "predicted"),
+    [
+        (0, 0, []),
+        (4, 0, [(Reaction.CUTS, 0)]),  # at the end of the first segment, which it empties
+        (8, 0, [(Reaction.CUTS, 4)]),
+        (9, 0, []),
+        (6, 0, []),
+        (4, 4, [(Reaction.OFFLINE, None)]),  # it writes that snapshot again when it has emptied the second segment
+    ],
+)
+def test_a_directory_in_place_of_a_snapshot_that_recovery_writes(tmp_path, offset, point, predicted):
+    """4.3.0 takes the segment for damaged, removes all messages from there on, and starts."""
+    log = Partition([Batch(many(4)), ROLL, Batch(many(4))], recovery_point=point)
+    path = built(tmp_path, log, clean=False)
+    snapshot = path / "t-0" / f"{offset:020}.snapshot"
+    snapshot.unlink(missing_ok=True)
+    snapshot.mkdir()
+    assert named(path, "no-regular-file") == [("t/0", *prediction) for prediction in predicted]
+
+
+def test_a_directory_in_place_of_the_snapshot_before_an_empty_segment(tmp_path):
+    """4.3.0 has nothing to remove there, and goes on."""
+    path = built(tmp_path, Partition([Batch(many(4)), ROLL, Batch(many(4))]), clean=False)
+    (path / "t-0" / f"{4:020}.snapshot").unlink(missing_ok=True)
+    (path / "t-0" / f"{4:020}.snapshot").mkdir()
+    for base in (0, 4):
+        (path / "t-0" / f"{base:020}.log").write_bytes(b"")
+    assert named(path, "no-regular-file") == []
 
 
 @pytest.mark.parametrize("nodes", [[1], [1, 2]])
