@@ -1,7 +1,6 @@
 """Reading as in Kafka's first documents: takes an offset and a chunk size, returns a chunk of the log's bytes.
 
     chunk = read_chunk(log.snapshot(), offset, 1 << 20)   # at most this many bytes; may end within a message
-    for block in chunk.blocks(): ...                      # its whole messages, from `offset` on
     messages = fetch(log.snapshot(), offset, max_bytes=4096, largest_bytes=1 << 20)  # doubled until a message fits
     MessageSetSend.of(chunk).write_to(sys.stdout.fileno())   # the fetch result, as it was sent to consumers
 
@@ -14,25 +13,14 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from pathlib import Path
 from typing import Final
 
-from storage.errors import (
-    CorruptBatch,
-    CorruptData,
-    OffsetOutOfRange,
-    RecordTooLarge,
-    StorageError,
-    UnknownTopicOrPartition,
-    UnsupportedFormat,
-)
+from storage.errors import CorruptData, OffsetOutOfRange, RecordTooLarge, StorageError, UnknownTopicOrPartition
 from storage.files.descriptors import wait_for_room
-from storage.format.batches import BATCH_HEADER_SIZE, BatchTable, ScanStop, scan
-from storage.format.block import RecordBlock
-from storage.format.decoder import Decoder
+from storage.format.batches import BATCH_HEADER_SIZE
 from storage.log.reader import find_batch
 from storage.log.segment import WINDOW_BYTES, Segment
 from storage.log.snapshot import LogSnapshot
@@ -43,8 +31,6 @@ _HEADER: Final = struct.Struct(">ih")  # number of bytes after the first four, e
 _AFTER_LENGTH: Final = 2  # the part of the header that the length covers
 _MAX_LENGTH: Final = 2**31 - 1
 MAX_CHUNK_BYTES: Final = _MAX_LENGTH - _AFTER_LENGTH
-_ROWS: Final = 4096
-_LEAST_BATCH: Final = 26  # bytes of a v0 message without key and value
 
 
 class ErrorCode(IntEnum):
@@ -115,53 +101,12 @@ class LogChunk:
             for position in range(self.position, end, WINDOW_BYTES):
                 _write(fd, self.segment.read(position, min(WINDOW_BYTES, end - position)))
 
-    def blocks(self) -> Iterator[RecordBlock]:
-        """Yield the chunk's whole batches decoded, from its offset on; a batch that is cut off at its end is left out.
-
-        A block is valid until the next is requested. Control records are left out. CorruptBatch and the like at damage;
-        UnsupportedFormat.
-        """
-        data = self.read()
-        decoder = Decoder()
-        for table in self._tables(data):
-            row = 0
-            while row < table.rows:
-                block = decoder.decode(data, table, row, origin=self.position)
-                included = block.offset >= self.offset
-                if len(block):
-                    yield block if included.all() else block.select(included)
-                block.check(self._path)
-                row = block.next_row
-
-    def next_offset(self) -> int:
-        """The offset of the next read: after the last whole batch. The errors of `blocks`."""
-        last = self.offset - 1
-        for table in self._tables(self.read()):
-            last = max(last, int(table.last_offset[-1]))
-        return last + 1
-
     def holds_a_message(self) -> bool:
         """Whether the first batch is complete. True for damage: a larger chunk would not help."""
         if self.segment is None:
             return False
         needed = self.segment.batch_size(self.segment.log.read(self.position, BATCH_HEADER_SIZE))
         return needed is None or needed <= self.size
-
-    def _tables(self, data: memoryview) -> Iterator[BatchTable]:
-        """The headers of the whole batches."""
-        start, stop = 0, ScanStop.FULL
-        while stop is ScanStop.FULL:
-            table = BatchTable.empty(min(_ROWS, self.size // _LEAST_BATCH + 1))
-            start, stop = scan(data, self.position, table, start)
-            if table.rows:
-                yield table
-        if stop is not ScanStop.END:
-            error = UnsupportedFormat if stop is ScanStop.UNSUPPORTED else CorruptBatch
-            raise error("no record batch begins here", path=self._path, position=self.position + start)
-
-    @property
-    def _path(self) -> Path | None:
-        return None if self.segment is None else self.segment.log.path
 
 
 def read_chunk(snapshot: LogSnapshot, offset: int, max_bytes: int = DEFAULT_MAX_BYTES) -> LogChunk:
