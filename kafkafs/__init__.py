@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Log", "Message", "Partition", "Scan", "Topic", "open"]
 
 
-@checked_keywords
+@checked_keywords()
 def open(
     path: Paths,
     *,

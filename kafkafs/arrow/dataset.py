@@ -51,6 +51,15 @@ class Narrowable(Protocol):
 Columns = Sequence[str] | dict[str, pc.Expression] | None
 """Names, in an order, or expressions by the names of the columns that they become; None: all columns."""
 
+# pyarrow's arguments that say how files are read.
+_TUNING: Final = (
+    "batch_readahead",
+    "fragment_readahead",
+    "fragment_scan_options",
+    "use_threads",
+    "cache_metadata",
+    "memory_pool",
+)
 _FORMAT: Final = ds.ParquetFileFormat()
 _NOWHERE: Final = fs.LocalFileSystem()  # a dataset needs a filesystem; nothing is read from this one
 _KEY_IS: Final = re.compile(r'\bkey == ("(?:[^"\\]|\\.)*")')
@@ -78,82 +87,40 @@ class ScanDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         """The columns of the scan."""
         return self._scan.schema
 
-    @checked_keywords
+    @checked_keywords(*_TUNING)
     def scanner(
-        self,
-        columns: Columns = None,
-        filter: Any = None,
-        batch_size: int | None = None,
-        batch_readahead: int | None = None,
-        fragment_readahead: int | None = None,
-        fragment_scan_options: object = None,
-        use_threads: bool = True,
-        cache_metadata: bool = True,
-        memory_pool: object = None,
+        self, columns: Columns = None, filter: Any = None, batch_size: int | None = None, **tuning: object
     ) -> Scanner:
         """Return a reader of these columns (None: all) of the messages for which the filter is true. ArrowInvalid."""
         return Scanner(self._scan, columns, filter, batch_size)
 
-    @checked_keywords
+    @checked_keywords(*_TUNING)
     def to_batches(
-        self,
-        columns: Columns = None,
-        filter: Any = None,
-        batch_size: int | None = None,
-        batch_readahead: int | None = None,
-        fragment_readahead: int | None = None,
-        fragment_scan_options: object = None,
-        use_threads: bool = True,
-        cache_metadata: bool = True,
-        memory_pool: object = None,
+        self, columns: Columns = None, filter: Any = None, batch_size: int | None = None, **tuning: object
     ) -> Iterator[pa.RecordBatch]:
         """Yield record batches of these columns of the messages for which the filter is true; none is empty."""
         return Scanner(self._scan, columns, filter, batch_size).to_batches()
 
-    @checked_keywords
+    @checked_keywords(*_TUNING)
     def to_table(
-        self,
-        columns: Columns = None,
-        filter: Any = None,
-        batch_size: int | None = None,
-        batch_readahead: int | None = None,
-        fragment_readahead: int | None = None,
-        fragment_scan_options: object = None,
-        use_threads: bool = True,
-        cache_metadata: bool = True,
-        memory_pool: object = None,
+        self, columns: Columns = None, filter: Any = None, batch_size: int | None = None, **tuning: object
     ) -> pa.Table:
         """Return these columns of all messages for which the filter is true, in memory."""
         return Scanner(self._scan, columns, filter, batch_size).to_table()
 
-    @checked_keywords
-    def count_rows(
-        self,
-        filter: Any = None,
-        batch_size: int | None = None,
-        batch_readahead: int | None = None,
-        fragment_readahead: int | None = None,
-        fragment_scan_options: object = None,
-        use_threads: bool = True,
-        cache_metadata: bool = True,
-        memory_pool: object = None,
-    ) -> int:
+    @checked_keywords(*_TUNING)
+    def count_rows(self, filter: Any = None, batch_size: int | None = None, **tuning: object) -> int:
         """The number of messages for which the filter is true."""
         return Scanner(self._scan, None, filter, batch_size).count_rows()
 
-    @checked_keywords
+    @checked_keywords(*_TUNING)
     def head(
         self,
         num_rows: int,
         columns: Columns = None,
         filter: Any = None,
         batch_size: int | None = None,
-        batch_readahead: int | None = None,
-        fragment_readahead: int | None = None,
-        fragment_scan_options: object = None,
-        use_threads: bool = True,
-        cache_metadata: bool = True,
-        memory_pool: object = None,
+        **tuning: object,
     ) -> pa.Table:
         """The first messages for which the filter is true."""
         return Scanner(self._scan, columns, filter, batch_size).head(num_rows)

@@ -11,20 +11,25 @@ _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
-def checked_keywords(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Return the function with its signature and docstring. An unknown keyword is a TypeError that suggests the nearest
-    known name; Python itself does this from 3.13 on."""
-    plain: Any = function
-    code, name = plain.__code__, plain.__qualname__
-    public = name if "." in name else f"{plain.__module__}.{name}"
-    known = [each for each in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount] if each != "self"]
+def checked_keywords(*others: str) -> Callable[[Callable[_Parameters, _Result]], Callable[_Parameters, _Result]]:
+    """Decorate a function, which keeps its signature and docstring. An unknown keyword is a TypeError that suggests the
+    nearest known name; Python itself does this from 3.13 on. `others`: the names that its `**` arguments may have."""
 
-    @wraps(function)
-    def checked(*arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
-        check_keywords(public, keywords, known)
-        return function(*arguments, **keywords)
+    def decorated(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+        plain: Any = function
+        code, name = plain.__code__, plain.__qualname__
+        public = name if "." in name else f"{plain.__module__}.{name}"
+        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        known = [*(each for each in named if each != "self"), *others]
 
-    return checked
+        @wraps(function)
+        def checked(*arguments: _Parameters.args, **keywords: _Parameters.kwargs) -> _Result:
+            check_keywords(public, keywords, known)
+            return function(*arguments, **keywords)
+
+        return checked
+
+    return decorated
 
 
 def check_keywords(function: str, keywords: Iterable[str], known: Sequence[str]) -> None:

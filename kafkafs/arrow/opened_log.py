@@ -346,7 +346,7 @@ class Topic:
         """The partitions, by number."""
         return iter(self.partitions.values())
 
-    @checked_keywords
+    @checked_keywords()
     def scan(
         self,
         *,
@@ -390,7 +390,7 @@ class Topic:
             on_damage=on_damage,
         )
 
-    @checked_keywords
+    @checked_keywords()
     def messages(
         self,
         *,
@@ -436,7 +436,7 @@ class Partition:
         isolation = self._source.isolation
         return self._read(lambda _, snapshot: (snapshot.log_start_offset, visible_end(snapshot, isolation)))
 
-    @checked_keywords
+    @checked_keywords()
     def scan(
         self,
         *,
@@ -471,7 +471,7 @@ class Partition:
             on_damage=on_damage,
         )
 
-    @checked_keywords
+    @checked_keywords()
     def messages(
         self,
         *,
