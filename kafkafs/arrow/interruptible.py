@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
@@ -12,46 +13,36 @@ _AGAIN_SECONDS: Final = 0.05  # DuckDB ignores an interrupt that comes before a 
 _GRACE_SECONDS: Final = 0.4
 
 
-class _Call:
-    def __init__(self, function: Callable[[], Any]) -> None:
-        self.function = function
-        self.ended = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-
-
 class Caller:
     """Runs calls in another thread. For one caller's thread."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         """`interrupt` ends the running call, if it can."""
         self._interrupt = interrupt
-        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
-        self._running: _Call | None = None
+        self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._running: Future[Any] | None = None
         # A daemon, because a call that does not end must not keep the process alive.
         threading.Thread(target=self._run, name="sql", daemon=True).start()
 
     @property
     def is_busy(self) -> bool:
         """Whether an interrupted call has not ended yet."""
-        return self._running is not None and not self._running.ended.is_set()
+        return self._running is not None and not self._running.done()
 
     def __call__(self, function: Callable[[], _Result]) -> _Result:
         """Return the function's result, or raise its error. ^C raises KeyboardInterrupt within a second; `is_busy` then
         says whether the function still runs."""
-        call = self._running = _Call(function)
+        running: Future[_Result] = Future()
+        self._running = running
         try:
-            self._calls.put(call)
+            self._calls.put((function, running))
             # A signal just before a wait without a timeout would not end the wait.
-            while not call.ended.wait(_AGAIN_SECONDS):
+            while wait([running], _AGAIN_SECONDS).not_done:
                 pass
         except KeyboardInterrupt:
             self.interrupt()
             raise
-        if call.error is not None:
-            raise call.error
-        result: _Result = call.result
-        return result
+        return running.result()
 
     def interrupt(self) -> None:
         """Interrupt the running call, and wait a moment for its end."""
@@ -60,7 +51,7 @@ class Caller:
                 break
             self._interrupt()
             assert self._running is not None
-            self._running.ended.wait(_AGAIN_SECONDS)
+            wait([self._running], _AGAIN_SECONDS)
 
     def close(self) -> None:
         """End the thread, after the running call."""
@@ -68,9 +59,9 @@ class Caller:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
+            function, running = call
             try:
-                call.result = call.function()
+                running.set_result(function())
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
-                call.error = error
-            call.ended.set()
-            del call
+                running.set_exception(error)
+            del call, function, running

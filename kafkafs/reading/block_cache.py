@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -143,17 +144,10 @@ class Block:
         return self.size
 
 
-class _Pending:
-    """A block that a thread is rendering; the lock `done` is held until it is finished."""
+class _Pending(Future[Block]):
+    """A block that a thread is rendering, and how many others wait for it."""
 
-    __slots__ = ("block", "done", "error", "waiters")
-
-    def __init__(self) -> None:
-        self.done = threading.Lock()
-        self.done.acquire()
-        self.waiters = 0
-        self.block: Block | None = None
-        self.error: BaseException | None = None
+    waiters = 0
 
 
 Fill = Callable[[Buffer], Sequence[DamagedPlace]]
@@ -214,24 +208,22 @@ class BlockCache:
                 self._hits += 1
                 pending.waiters += 1
         if pending is not None:
-            if while_waiting is not None and pending.done.locked():
+            if while_waiting is not None and not pending.done():
                 while_waiting()
-            return self._wait(pending)
+            return pending.result()
         try:
             block = Block(key, buffer, size, fill(buffer))
         except BaseException as error:
             with self._lock:
                 del self._pending[key]
                 self._recycle_locked(buffer)
-                mine.error = error
-            mine.done.release()
+            mine.set_exception(error)
             raise
         with self._lock:
             del self._pending[key]
             block.pins += mine.waiters
             self._blocks[key] = block
-            mine.block = block
-        mine.done.release()
+        mine.set_result(block)
         return block
 
     def take(self, size: int) -> Buffer:
@@ -273,15 +265,6 @@ class BlockCache:
     def status(self) -> CacheStatus:
         with self._lock:
             return CacheStatus(self._used_bytes, self.max_bytes, len(self._blocks), self._hits, self._misses)
-
-    @staticmethod
-    def _wait(pending: _Pending) -> Block:
-        with pending.done:
-            pass
-        if pending.block is None:
-            assert pending.error is not None
-            raise pending.error
-        return pending.block
 
     def _allocate_locked(self, size: int) -> Buffer:
         capacity = max(1, -(-size // _SIZE_CLASS)) * _SIZE_CLASS
