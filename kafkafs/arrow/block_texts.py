@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from storage.format.block import RecordColumn
+from storage.format.columns import RecordColumn
 from storage.format.messages import GROUPS
 
 if TYPE_CHECKING:

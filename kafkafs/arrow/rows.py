@@ -16,7 +16,7 @@ from kafkafs.arrow.decoded_columns import DECODED_TYPES, decode_errors, decoded_
 from kafkafs.arrow.header_column import HEADERS, HeaderColumn
 from storage.errors import InvalidRecord
 from storage.format import decode_kernel
-from storage.format.block import RecordColumn
+from storage.format.columns import RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

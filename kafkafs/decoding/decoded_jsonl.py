@@ -16,7 +16,8 @@ from kafkafs.decoding.rooms import Room, Rooms
 from kafkafs.formats import program, render_kernel
 from kafkafs.formats.format import Format
 from kafkafs.formats.program import Code, Operation
-from storage.format.block import RecordBlock, RecordColumn
+from storage.format.block import RecordBlock
+from storage.format.columns import RecordColumn
 from storage.format.messages import GROUPS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kafkafs.decoding.columns import Decoded
-from storage.format.block import RecordColumn
+from storage.format.columns import RecordColumn
 from storage.format.messages import messages
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from kafkafs.formats import render_kernel
 from kafkafs.formats.format import Format
-from storage.format.block import RecordColumn
+from storage.format.columns import RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -19,6 +19,9 @@ import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.storage.format import columns as column
+else:
+    from storage.format import columns as column
 
 # Declared, since as literals they are Python objects to Cython.
 _LOW = cython.declare(cython.ulonglong, 0xFFFFFFFF)
@@ -67,12 +70,6 @@ _BLOCK_FIELDS = cython.declare(cython.int, 11)
 
 NO_LEAST = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 NO_GREATEST = cython.declare(cython.longlong, -0x7FFFFFFFFFFFFFFF)
-
-# Rows of a BatchTable that are copied; storage.format.batches.Column has the same numbers.
-_TABLE_POSITION = cython.declare(cython.int, 0)
-_TABLE_SIZE = cython.declare(cython.int, 1)
-_TABLE_BASE_OFFSET = cython.declare(cython.int, 2)
-_TABLE_CRC = cython.declare(cython.int, 13)
 
 BITS_PER_KEY = 10
 _BITS_PER_KEY = cython.declare(cython.ulonglong, 10)
@@ -489,7 +486,7 @@ def collect(
         raise IndexError("fewer timestamps or lengths than records")
     if (is_sized and len(sizes) < count) or (is_masked and len(mask) < count) or (is_hashed and len(hashes) < count):
         raise IndexError("fewer sizes, marks or hashes than records")
-    if first < 0 or last > table.shape[1] or table.shape[0] <= _TABLE_CRC:
+    if first < 0 or last > table.shape[1] or table.shape[0] <= column.CRC:
         raise IndexError("rows outside of the table")
     if len(hidden) > 0 and len(hidden) < last:
         raise IndexError("fewer marks than batches")
@@ -503,7 +500,7 @@ def collect(
         raise IndexError("no such edge")
     with cython.nogil:
         for row in range(first, last):
-            position = table[_TABLE_POSITION, row]
+            position = table[column.POSITION, row]
             held = state[_PENDING]
             added = held
             before = 0
@@ -539,7 +536,7 @@ def collect(
                 or (
                     state[_KNOWN] >= edges
                     and (
-                        position + table[_TABLE_SIZE, row] - blocks[block, _BLOCK_POSITION] > most_bytes
+                        position + table[column.SIZE, row] - blocks[block, _BLOCK_POSITION] > most_bytes
                         or blocks[block, _BLOCK_RECORDS] + records > most_records
                         or state[_DECODED] + decoded > most_decoded
                     )
@@ -556,8 +553,8 @@ def collect(
                 state[_IS_OPEN] = 1
                 state[_DECODED] = 0
                 blocks[block, _BLOCK_POSITION] = position
-                blocks[block, _BLOCK_BASE_OFFSET] = table[_TABLE_BASE_OFFSET, row]
-                blocks[block, _BLOCK_CRC] = table[_TABLE_CRC, row]
+                blocks[block, _BLOCK_BASE_OFFSET] = table[column.BASE_OFFSET, row]
+                blocks[block, _BLOCK_CRC] = table[column.CRC, row]
                 blocks[block, _BLOCK_LEAST] = NO_LEAST
                 blocks[block, _BLOCK_GREATEST] = NO_GREATEST
                 blocks[block, _BLOCK_RECORDS] = 0
@@ -571,7 +568,7 @@ def collect(
                 blocks[block, _BLOCK_LEAST] = least
             if greatest > blocks[block, _BLOCK_GREATEST]:
                 blocks[block, _BLOCK_GREATEST] = greatest
-            blocks[block, _BLOCK_FILE_END] = position + table[_TABLE_SIZE, row]
+            blocks[block, _BLOCK_FILE_END] = position + table[column.SIZE, row]
     if not done:
         raise IndexError("no room for the block")
     if record < count:

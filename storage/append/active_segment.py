@@ -24,7 +24,8 @@ from storage.files import names, offset_index, time_index
 from storage.files.disk_protocol import Disk, DiskFile
 from storage.files.log_file import FileIdentity, LogFile
 from storage.files.names import FileKind
-from storage.format.batches import BatchTable, Column
+from storage.format.batches import BatchTable
+from storage.format.columns import Column
 from storage.log.segment import LargeBatch, Segment, parts_of
 from storage.types import NO_TIMESTAMP
 

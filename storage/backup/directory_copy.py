@@ -26,7 +26,8 @@ from storage.files.cluster_metadata import read_bootstrap
 from storage.files.disk import replace_file
 from storage.files.metadata_checkpoint import cluster_records
 from storage.files.metadata_replay import ClusterMetadata
-from storage.format.batches import BatchTable, Column
+from storage.format.batches import BatchTable
+from storage.format.columns import Column
 from storage.format.decoder import verify_crcs
 from storage.log.batch_choice import batch_ending_at, check_one_log
 from storage.log.log_dir import LogDir

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from storage.format import decode_kernel
+from storage.format.columns import Column
 from storage.types import NO_TIMESTAMP, TimestampType
 
 if TYPE_CHECKING:
@@ -47,25 +48,6 @@ DELETE_HORIZON_MASK = 0x40
 
 _TIMES = struct.Struct(">27xqq")  # of a v2 header: base timestamp, greatest timestamp
 _TIME_OF_V1 = struct.Struct(">18xq")
-
-
-class Column(IntEnum):
-    """Rows of `BatchTable.data`; the kernels have the same numbers."""
-
-    POSITION = 0
-    SIZE = 1
-    BASE_OFFSET = 2
-    LAST_OFFSET = 3
-    COUNT = 4
-    MAGIC = 5
-    ATTRIBUTES = 6
-    BASE_TIMESTAMP = 7
-    MAX_TIMESTAMP = 8
-    PRODUCER_ID = 9
-    PRODUCER_EPOCH = 10
-    BASE_SEQUENCE = 11
-    LEADER_EPOCH = 12
-    CRC = 13
 
 
 class ScanStop(IntEnum):

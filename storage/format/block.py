@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from storage.errors import CorruptBatch, StorageError
 from storage.format import decode_kernel, encoder_kernel
 from storage.format.batches import BatchTable, Int64Property
+from storage.format.columns import RecordColumn
 from storage.types import NO_TIMESTAMP
 
 if TYPE_CHECKING:
@@ -22,21 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     Int64s = NDArray[np.int64]
-
-
-class RecordColumn(IntEnum):
-    """Rows of `columns`; the kernels have the same numbers."""
-
-    OFFSET = 0
-    TIMESTAMP = 1
-    KEY_START = 2
-    KEY_LENGTH = 3
-    VALUE_START = 4
-    VALUE_LENGTH = 5
-    HEADERS_START = 6
-    HEADERS_COUNT = 7
-    BATCH = 8  # of a RecordBlock
-    HEADERS_LENGTH = 8  # of RecordColumns
 
 
 def record_column(column: RecordColumn, doc: str | None = None) -> Int64Property:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import cython
 
-if not cython.compiled:
+if cython.compiled:
+    from cython.cimports.storage.format import columns as column
+else:
     from typing import Any
+
+    from storage.format import columns as column
 
     # checksum_kernel.pxd declares them.
     hardware_crc32c: Any = None
@@ -20,12 +24,6 @@ if not cython.compiled:
 # A byte buffer and a CRC table set [16][256]: C pointers when compiled, memoryviews when not.
 Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
 Tables = cython.typedef(cython.pointer(cython.const[cython.uint]))
-
-# Columns of a BatchTable; batches.py has the same numbers.
-POSITION = cython.declare(cython.int, 0)
-SIZE = cython.declare(cython.int, 1)
-MAGIC = cython.declare(cython.int, 5)
-CRC_COLUMN = cython.declare(cython.int, 13)
 
 TABLE_ENTRIES = cython.declare(cython.Py_ssize_t, 4096)
 CARRYING_ENTRIES = cython.declare(cython.Py_ssize_t, 2048)  # after them, for CRC-32C only: see hardware_crc32c
@@ -170,27 +168,27 @@ def check_batches(
     row = first_row
     with cython.nogil:
         while row < last_row:
-            at = table[POSITION, row]
-            length = table[SIZE, row]
-            skipped = 21 if table[MAGIC, row] == 2 else 16
+            at = table[column.POSITION, row]
+            length = table[column.SIZE, row]
+            skipped = 21 if table[column.MAGIC, row] == 2 else 16
             if at < origin or at - origin > size or length < skipped or length > size - (at - origin):
                 outside = True
                 break
             at -= origin
             if by_hardware and skipped == 21:
                 computed = hardware_crc32c(data + at + skipped, length - skipped, crc32c_tables + TABLE_ENTRIES)
-                if computed != table[CRC_COLUMN, row]:
+                if computed != table[column.CRC, row]:
                     break
             elif length - skipped > limit:
                 large[count, 0] = row
                 large[count, 1] = at + skipped
                 large[count, 2] = at + length
-                large[count, 3] = table[CRC_COLUMN, row]
-                large[count, 4] = table[MAGIC, row]
+                large[count, 3] = table[column.CRC, row]
+                large[count, 4] = table[column.MAGIC, row]
                 count += 1
             else:
                 computed = crc_of(data, at + skipped, at + length, crc32c_tables if skipped == 21 else crc32_tables, 0)
-                if computed != table[CRC_COLUMN, row]:
+                if computed != table[column.CRC, row]:
                     break
             row += 1
     if outside:

@@ -5,20 +5,6 @@ cdef extern from *:
 
 # The numbers of decode_kernel.py, which says what they are.
 cdef enum:
-    POSITION = 0
-    SIZE = 1
-    BASE_OFFSET = 2
-    LAST_OFFSET = 3
-    COUNT = 4
-    MAGIC = 5
-    ATTRIBUTES = 6
-    BASE_TIMESTAMP = 7
-    MAX_TIMESTAMP = 8
-    PRODUCER_ID = 9
-    PRODUCER_EPOCH = 10
-    BASE_SEQUENCE = 11
-    LEADER_EPOCH = 12
-    CRC = 13
     STOP_END = 0
     STOP_FULL = 1
     STOP_CORRUPT = 2

@@ -14,28 +14,15 @@ import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.storage.format import columns as column
 else:
     from typing import Any
+
+    from storage.format import columns as column
 
     # decode_kernel.pxd declares these, the constants with the same numbers: if they were variables, each use would load
     # them, and decoding would be a fifth slower.
     prefetch: Any = None
-
-    # Rows of BatchTable.data; the numbers of batches.Column.
-    POSITION = 0
-    SIZE = 1
-    BASE_OFFSET = 2
-    LAST_OFFSET = 3
-    COUNT = 4
-    MAGIC = 5
-    ATTRIBUTES = 6
-    BASE_TIMESTAMP = 7
-    MAX_TIMESTAMP = 8
-    PRODUCER_ID = 9
-    PRODUCER_EPOCH = 10
-    BASE_SEQUENCE = 11
-    LEADER_EPOCH = 12
-    CRC = 13
 
     # Why a header scan stopped; the numbers of batches.ScanStop.
     STOP_END = 0
@@ -271,7 +258,7 @@ def is_wanted(
 ) -> cython.bint:
     if row < skips and skip[row] != 0:
         return False
-    return control or table[MAGIC * rows + row] < 2 or (table[ATTRIBUTES * rows + row] & CONTROL_BIT) == 0
+    return control or table[column.MAGIC * rows + row] < 2 or (table[column.ATTRIBUTES * rows + row] & CONTROL_BIT) == 0
 
 
 @cython.cfunc
@@ -281,22 +268,22 @@ def is_wanted(
 def scan_v2(data: Bytes, at: cython.longlong, table: cython.longlong[:, ::1], row: cython.Py_ssize_t) -> cython.void:
     base: cython.longlong = load_i64(data, at)
     delta: cython.longlong = load_i32(data, at + 23)
-    table[BASE_OFFSET, row] = base
+    table[column.BASE_OFFSET, row] = base
     # -1 for an impossible offset: decoding refuses such a batch.
     if base < 0 or delta < 0 or base > MAX_INT64 - delta:
-        table[LAST_OFFSET, row] = -1
+        table[column.LAST_OFFSET, row] = -1
     else:
-        table[LAST_OFFSET, row] = base + delta
-    table[LEADER_EPOCH, row] = load_i32(data, at + 12)
-    table[MAGIC, row] = 2
-    table[CRC, row] = load_u32(data, at + 17)
-    table[ATTRIBUTES, row] = cython.cast(cython.longlong, data[at + 21]) << 8 | data[at + 22]
-    table[BASE_TIMESTAMP, row] = load_i64(data, at + 27)
-    table[MAX_TIMESTAMP, row] = load_i64(data, at + 35)
-    table[PRODUCER_ID, row] = load_i64(data, at + 43)
-    table[PRODUCER_EPOCH, row] = load_i16(data, at + 51)
-    table[BASE_SEQUENCE, row] = load_i32(data, at + 53)
-    table[COUNT, row] = load_i32(data, at + 57)
+        table[column.LAST_OFFSET, row] = base + delta
+    table[column.LEADER_EPOCH, row] = load_i32(data, at + 12)
+    table[column.MAGIC, row] = 2
+    table[column.CRC, row] = load_u32(data, at + 17)
+    table[column.ATTRIBUTES, row] = cython.cast(cython.longlong, data[at + 21]) << 8 | data[at + 22]
+    table[column.BASE_TIMESTAMP, row] = load_i64(data, at + 27)
+    table[column.MAX_TIMESTAMP, row] = load_i64(data, at + 35)
+    table[column.PRODUCER_ID, row] = load_i64(data, at + 43)
+    table[column.PRODUCER_EPOCH, row] = load_i16(data, at + 51)
+    table[column.BASE_SEQUENCE, row] = load_i32(data, at + 53)
+    table[column.COUNT, row] = load_i32(data, at + 57)
 
 
 @cython.cfunc
@@ -309,18 +296,18 @@ def scan_legacy(
     compressed: cython.bint = (data[at + 17] & CODEC_BITS) != 0
     offset: cython.longlong = load_i64(data, at)
     timestamp: cython.longlong = load_i64(data, at + 18) if data[at + 16] == 1 else -1
-    table[BASE_OFFSET, row] = -1 if compressed else offset
-    table[LAST_OFFSET, row] = offset
-    table[LEADER_EPOCH, row] = -1
-    table[MAGIC, row] = data[at + 16]
-    table[CRC, row] = load_u32(data, at + 12)
-    table[ATTRIBUTES, row] = data[at + 17]
-    table[BASE_TIMESTAMP, row] = timestamp
-    table[MAX_TIMESTAMP, row] = timestamp
-    table[PRODUCER_ID, row] = -1
-    table[PRODUCER_EPOCH, row] = -1
-    table[BASE_SEQUENCE, row] = -1
-    table[COUNT, row] = -1 if compressed else 1
+    table[column.BASE_OFFSET, row] = -1 if compressed else offset
+    table[column.LAST_OFFSET, row] = offset
+    table[column.LEADER_EPOCH, row] = -1
+    table[column.MAGIC, row] = data[at + 16]
+    table[column.CRC, row] = load_u32(data, at + 12)
+    table[column.ATTRIBUTES, row] = data[at + 17]
+    table[column.BASE_TIMESTAMP, row] = timestamp
+    table[column.MAX_TIMESTAMP, row] = timestamp
+    table[column.PRODUCER_ID, row] = -1
+    table[column.PRODUCER_EPOCH, row] = -1
+    table[column.BASE_SEQUENCE, row] = -1
+    table[column.COUNT, row] = -1 if compressed else 1
 
 
 def scan(
@@ -373,8 +360,8 @@ def scan(
             if row >= capacity:
                 stop = STOP_FULL
                 break
-            table[POSITION, row] = origin + at
-            table[SIZE, row] = size
+            table[column.POSITION, row] = origin + at
+            table[column.SIZE, row] = size
             if magic == 2:
                 scan_v2(data, at, table, row)
             else:
@@ -418,20 +405,20 @@ def survey(
         cells, skipped = memoryview(table.reshape(-1)), memoryview(skip)
     with cython.nogil:
         for row in range(first_row, last_row):
-            at = cells[POSITION * width + row]
-            length = cells[SIZE * width + row]
-            count = V2_SIZE if cells[MAGIC * width + row] == 2 else V0_SIZE
+            at = cells[column.POSITION * width + row]
+            length = cells[column.SIZE * width + row]
+            count = V2_SIZE if cells[column.MAGIC * width + row] == 2 else V0_SIZE
             if at < origin or at - origin > size or length < count or length > size - (at - origin):
                 records = -1
                 break
-            if cells[MAGIC * width + row] != 2:
+            if cells[column.MAGIC * width + row] != 2:
                 legacy += 1
             if not is_wanted(cells, width, row, skipped, skips, control):
                 continue
-            if cells[ATTRIBUTES * width + row] & CODEC_BITS != 0:
+            if cells[column.ATTRIBUTES * width + row] & CODEC_BITS != 0:
                 compressed += 1
-            elif cells[MAGIC * width + row] == 2:
-                count = cells[COUNT * width + row]
+            elif cells[column.MAGIC * width + row] == 2:
+                count = cells[column.COUNT * width + row]
                 if count > length:
                     count = length
                 if count > 0 and count * LEAST_RECORD > length - V2_SIZE:
@@ -610,11 +597,11 @@ def decode_batch(
 
     Called from two places, and so not inlined: the loop over records is then a sixth faster.
     """
-    base_offset: cython.longlong = table[BASE_OFFSET * rows + row]
-    base_timestamp: cython.longlong = table[BASE_TIMESTAMP * rows + row]
-    max_timestamp: cython.longlong = table[MAX_TIMESTAMP * rows + row]
-    append_time: cython.bint = (table[ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT) != 0
-    count: cython.longlong = table[COUNT * rows + row]
+    base_offset: cython.longlong = table[column.BASE_OFFSET * rows + row]
+    base_timestamp: cython.longlong = table[column.BASE_TIMESTAMP * rows + row]
+    max_timestamp: cython.longlong = table[column.MAX_TIMESTAMP * rows + row]
+    append_time: cython.bint = (table[column.ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT) != 0
+    count: cython.longlong = table[column.COUNT * rows + row]
     headers: cython.longlong = 0
     record: cython.longlong
     slot: cython.Py_ssize_t
@@ -627,8 +614,8 @@ def decode_batch(
     fault[1] = -1
     if base_offset < 0:
         return failed(fault, BASE_OFFSET_FAULT, 0, base_offset)
-    if table[LAST_OFFSET * rows + row] < base_offset:
-        return failed(fault, LAST_OFFSET_FAULT, base_offset, table[LAST_OFFSET * rows + row])
+    if table[column.LAST_OFFSET * rows + row] < base_offset:
+        return failed(fault, LAST_OFFSET_FAULT, base_offset, table[column.LAST_OFFSET * rows + row])
     # Dividing first would cost as much as decoding a record; the first comparison keeps the product in range.
     if count < 0 or count > end - at or count * LEAST_RECORD > end - at:
         return failed(fault, COUNT_FAULT, (end - at) // LEAST_RECORD, count)
@@ -782,9 +769,9 @@ def decode_wrapped(
     """
     first: cython.Py_ssize_t = used
     index: cython.Py_ssize_t
-    wrapper_offset: cython.longlong = table[LAST_OFFSET * rows + row]
-    relative: cython.bint = table[MAGIC * rows + row] == 1
-    append_time: cython.bint = relative and (table[ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT) != 0
+    wrapper_offset: cython.longlong = table[column.LAST_OFFSET * rows + row]
+    relative: cython.bint = table[column.MAGIC * rows + row] == 1
+    append_time: cython.bint = relative and (table[column.ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT) != 0
     size: cython.longlong
     base: cython.longlong = 0
     offset: cython.longlong
@@ -809,7 +796,7 @@ def decode_wrapped(
         if decode_message(data, at, at + OVERHEAD + size, row, columns, width, used, fault) < 0:
             return -1
         if append_time and data[at + 16] == 1:
-            columns[width + used] = table[MAX_TIMESTAMP * rows + row]
+            columns[width + used] = table[column.MAX_TIMESTAMP * rows + row]
         used += 1
         at += OVERHEAD + size
 
@@ -848,10 +835,10 @@ def decode_legacy(
     fault: Numbers,
 ) -> cython.longlong:
     """Decode the v0 or v1 message in `row`, or all within it: the end of used columns, or -1 with `fault` filled in."""
-    least: cython.longlong = V1_SIZE if table[MAGIC * rows + row] == 1 else V0_SIZE
-    if table[ATTRIBUTES * rows + row] & CODEC_BITS != 0:
+    least: cython.longlong = V1_SIZE if table[column.MAGIC * rows + row] == 1 else V0_SIZE
+    if table[column.ATTRIBUTES * rows + row] & CODEC_BITS != 0:
         return decode_wrapped(data, at, end, table, rows, row, columns, width, used, fault)
-    if end - at < least or data[at + 16] != table[MAGIC * rows + row]:
+    if end - at < least or data[at + 16] != table[column.MAGIC * rows + row]:
         return failed(fault, BOUNDS_FAULT, least, end - at)
     if used >= width:
         return failed(fault, MESSAGE_CAPACITY_FAULT, width, used)
@@ -878,10 +865,10 @@ def audit_batch(
 ) -> cython.bint:
     """Whether `audit_plainly` could check the v2 batch in `row`; column `used` then has the values that `decode`
     describes."""
-    base_offset: cython.longlong = table[BASE_OFFSET * rows + row]
-    last: cython.longlong = table[LAST_OFFSET * rows + row] - base_offset
-    base_timestamp: cython.longlong = table[BASE_TIMESTAMP * rows + row]
-    count: cython.longlong = table[COUNT * rows + row]
+    base_offset: cython.longlong = table[column.BASE_OFFSET * rows + row]
+    last: cython.longlong = table[column.LAST_OFFSET * rows + row] - base_offset
+    base_timestamp: cython.longlong = table[column.BASE_TIMESTAMP * rows + row]
+    count: cython.longlong = table[column.COUNT * rows + row]
     greatest: cython.longlong
     # No sum of timestamps may wrap, or the greatest delta would not be the greatest timestamp.
     if base_offset < 0 or last < 0 or base_timestamp < 0 or base_timestamp >= MAX_INT64 - SHORT:
@@ -891,8 +878,8 @@ def audit_batch(
     greatest = audit_plainly(data, at, end, last, count)
     if greatest < 0:
         return False
-    if table[ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT != 0:
-        columns[used] = table[MAX_TIMESTAMP * rows + row]
+    if table[column.ATTRIBUTES * rows + row] & LOG_APPEND_TIME_BIT != 0:
+        columns[used] = table[column.MAX_TIMESTAMP * rows + row]
     else:
         columns[used] = base_timestamp + greatest
     columns[width + used] = columns[2 * width + used] = -1
@@ -920,11 +907,11 @@ def audit_row(
     Returns the end of used columns, or -1 with `fault` filled in."""
     index: cython.Py_ssize_t
     records: cython.longlong
-    previous: cython.longlong = table[BASE_OFFSET * rows + row] - 1
-    last_offset: cython.longlong = table[LAST_OFFSET * rows + row]
+    previous: cython.longlong = table[column.BASE_OFFSET * rows + row] - 1
+    last_offset: cython.longlong = table[column.LAST_OFFSET * rows + row]
     if used >= width:
         return failed(fault, CAPACITY_FAULT, width, used)
-    if table[MAGIC * rows + row] < 2:
+    if table[column.MAGIC * rows + row] < 2:
         records = decode_legacy(data, at, end, table, rows, row, room, room_width, 0, fault)
     elif audit_batch(data, at, end, table, rows, row, columns, width, used):
         return used + 1
@@ -1009,13 +996,13 @@ def decode(
         while row < last_row:
             if is_wanted(cells, rows, row, skipped, skips, control):
                 reason[1] = -1
-                head = V2_SIZE if cells[MAGIC * rows + row] == 2 else 0
+                head = V2_SIZE if cells[column.MAGIC * rows + row] == 2 else 0
                 if placed:
                     start = starts[row - first_row]
                     end = ends[row - first_row]
                 else:
-                    start = cells[POSITION * rows + row]
-                    end = cells[SIZE * rows + row]
+                    start = cells[column.POSITION * rows + row]
+                    end = cells[column.SIZE * rows + row]
                     if start < origin or start - origin > size or end < head or end > size - (start - origin):
                         failed(reason, BOUNDS_FAULT, size, end)
                         break
@@ -1025,7 +1012,7 @@ def decode(
                 if start < 0 or end > size or start > end:
                     failed(reason, BOUNDS_FAULT, size, end)
                     break
-                if head == 0 and not placed and cells[ATTRIBUTES * rows + row] & CODEC_BITS != 0:
+                if head == 0 and not placed and cells[column.ATTRIBUTES * rows + row] & CODEC_BITS != 0:
                     after = failed(reason, BOUNDS_FAULT, 0, 0)
                 elif not keep:
                     after = audit_row(

@@ -14,15 +14,9 @@ import numpy as np
 
 from storage.errors import CorruptBatch, StorageError
 from storage.format import checksum, checksum_kernel, compression, decode_kernel, inflate_kernel
-from storage.format.batches import (
-    BATCH_HEADER_SIZE,
-    CODEC_MASK,
-    LOG_OVERHEAD,
-    MOST_BATCH_BYTES,
-    BatchTable,
-    Column,
-)
-from storage.format.block import BatchDamage, RecordBlock, RecordColumn
+from storage.format.batches import BATCH_HEADER_SIZE, CODEC_MASK, LOG_OVERHEAD, MOST_BATCH_BYTES, BatchTable
+from storage.format.block import BatchDamage, RecordBlock
+from storage.format.columns import Column, RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,19 +12,13 @@ import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.storage.format import columns as column
+else:
+    from storage.format import columns as column
 
 # A byte buffer to read and one to write: C pointers when compiled, memoryviews when not.
 Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
 Room = cython.typedef(cython.pointer(cython.uchar))
-
-# Rows of RecordBlock.columns; block.RecordColumn has the same numbers.
-OFFSET = cython.declare(cython.int, 0)
-TIMESTAMP = cython.declare(cython.int, 1)
-KEY_START = cython.declare(cython.int, 2)
-KEY_LENGTH = cython.declare(cython.int, 3)
-VALUE_START = cython.declare(cython.int, 4)
-VALUE_LENGTH = cython.declare(cython.int, 5)
-HEADERS_COUNT = cython.declare(cython.int, 7)
 
 FIXED = cython.declare(cython.longlong, 28)  # offset, timestamp, three lengths or counts
 HEADER_FIXED = cython.declare(cython.longlong, 8)  # two lengths
@@ -116,21 +110,21 @@ def canonical(
         data, columns, spans, room_at = memoryview(buffer), memoryview(columns), memoryview(spans), memoryview(out)
     with cython.nogil:
         while row < last:
-            count = columns[HEADERS_COUNT, row]
+            count = columns[column.HEADERS_COUNT, row]
             if count < 0:
                 count = 0
             if (
-                _outside(columns[KEY_START, row], columns[KEY_LENGTH, row], size)
-                or _outside(columns[VALUE_START, row], columns[VALUE_LENGTH, row], size)
+                _outside(columns[column.KEY_START, row], columns[column.KEY_LENGTH, row], size)
+                or _outside(columns[column.VALUE_START, row], columns[column.VALUE_LENGTH, row], size)
                 or count > headers - slot
             ):
                 bad = True
                 break
             needed = FIXED
-            if columns[KEY_LENGTH, row] > 0:
-                needed += columns[KEY_LENGTH, row]
-            if columns[VALUE_LENGTH, row] > 0:
-                needed += columns[VALUE_LENGTH, row]
+            if columns[column.KEY_LENGTH, row] > 0:
+                needed += columns[column.KEY_LENGTH, row]
+            if columns[column.VALUE_LENGTH, row] > 0:
+                needed += columns[column.VALUE_LENGTH, row]
             for header in range(slot, slot + count):
                 if (
                     _outside(spans[0, header], spans[1, header], size)
@@ -146,10 +140,10 @@ def canonical(
                     needed += spans[3, header]
             if bad or needed > room - at:
                 break
-            _store_64(room_at, at, columns[OFFSET, row])
-            _store_64(room_at, at + 8, columns[TIMESTAMP, row])
-            at = _put(data, columns[KEY_START, row], columns[KEY_LENGTH, row], room_at, at + 16)
-            at = _put(data, columns[VALUE_START, row], columns[VALUE_LENGTH, row], room_at, at)
+            _store_64(room_at, at, columns[column.OFFSET, row])
+            _store_64(room_at, at + 8, columns[column.TIMESTAMP, row])
+            at = _put(data, columns[column.KEY_START, row], columns[column.KEY_LENGTH, row], room_at, at + 16)
+            at = _put(data, columns[column.VALUE_START, row], columns[column.VALUE_LENGTH, row], room_at, at)
             _store_32(room_at, at, count)
             at += 4
             for header in range(slot, slot + count):

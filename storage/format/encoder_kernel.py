@@ -13,8 +13,11 @@ import cython
 
 if cython.compiled:
     from cython.cimports.libc.string import memchr, memcpy
+    from cython.cimports.storage.format import columns as column
 else:
     from typing import Any
+
+    from storage.format import columns as column
 
     # Declared in encoder_kernel.pxd.
     hardware_crc32c: Any = None
@@ -51,29 +54,7 @@ OUTSIDE = _OUTSIDE  # left to the caller
 # Most bytes that a v2 record takes in addition to key, value and headers: five varints, a varlong, the attributes.
 RECORD_OVERHEAD = 36
 
-# Rows of BatchTable.data; the numbers of batches.Column.
-_POSITION = cython.declare(cython.int, 0)
-_SIZE = cython.declare(cython.int, 1)
-_BASE_OFFSET = cython.declare(cython.int, 2)
-_LAST_OFFSET = cython.declare(cython.int, 3)
-_ATTRIBUTES = cython.declare(cython.int, 6)
-_MAX_TIMESTAMP = cython.declare(cython.int, 8)
-_PRODUCER_ID = cython.declare(cython.int, 9)
-_PRODUCER_EPOCH = cython.declare(cython.int, 10)
-_BASE_SEQUENCE = cython.declare(cython.int, 11)
-_LEADER_EPOCH = cython.declare(cython.int, 12)
-
-# Rows of the columns of a RecordBlock and of RecordColumns; the numbers of `block.RecordColumn`.
-_OFFSET = cython.declare(cython.int, 0)
-_TIMESTAMP = cython.declare(cython.int, 1)
-_KEY_START = cython.declare(cython.int, 2)
-_KEY_LENGTH = cython.declare(cython.int, 3)
-_VALUE_START = cython.declare(cython.int, 4)
-_VALUE_LENGTH = cython.declare(cython.int, 5)
-_HEADERS_START = cython.declare(cython.int, 6)
-_HEADERS_COUNT = cython.declare(cython.int, 7)
-_BATCH = cython.declare(cython.int, 8)
-_HEADERS_LENGTH = cython.declare(cython.int, 8)
+# Rows of the columns of a RecordBlock and of RecordColumns.
 _COLUMNS = cython.declare(cython.int, 9)
 
 _APPEND_TIME_BIT = cython.declare(cython.longlong, 0x08)
@@ -312,14 +293,14 @@ def encode_records(
         raise ValueError("a column is shorter than the rows asked for")
     with cython.nogil:
         while row < last:
-            key_at = columns[_KEY_START, row]
-            key_size = columns[_KEY_LENGTH, row]
-            value_at = columns[_VALUE_START, row]
-            value_size = columns[_VALUE_LENGTH, row]
-            headers_at = columns[_HEADERS_START, row]
-            headers_size = columns[_HEADERS_LENGTH, row]
-            headers_rows = columns[_HEADERS_COUNT, row]
-            delta = row - first if consecutive else columns[_OFFSET, row]
+            key_at = columns[column.KEY_START, row]
+            key_size = columns[column.KEY_LENGTH, row]
+            value_at = columns[column.VALUE_START, row]
+            value_size = columns[column.VALUE_LENGTH, row]
+            headers_at = columns[column.HEADERS_START, row]
+            headers_size = columns[column.HEADERS_LENGTH, row]
+            headers_rows = columns[column.HEADERS_COUNT, row]
+            delta = row - first if consecutive else columns[column.OFFSET, row]
             if (
                 _outside(key_at, key_size, size)
                 or _outside(value_at, value_size, size)
@@ -332,7 +313,7 @@ def encode_records(
             ):
                 status = _BAD_COLUMN
                 break
-            time = columns[_TIMESTAMP, row]
+            time = columns[column.TIMESTAMP, row]
             time_bits = _zigzag(_difference(_bits(time), base))
             delta_bits = _zigzag(_bits(delta))
             key_bits = _zigzag(_bits(key_size))
@@ -567,15 +548,15 @@ def _put_row_header(
         out,
         start,
         end,
-        table[_BASE_OFFSET, row],
-        table[_LEADER_EPOCH, row],
+        table[column.BASE_OFFSET, row],
+        table[column.LEADER_EPOCH, row],
         attributes,
-        table[_LAST_OFFSET, row] - table[_BASE_OFFSET, row],
+        table[column.LAST_OFFSET, row] - table[column.BASE_OFFSET, row],
         base_timestamp,
         max_timestamp,
-        table[_PRODUCER_ID, row],
-        table[_PRODUCER_EPOCH, row],
-        table[_BASE_SEQUENCE, row],
+        table[column.PRODUCER_ID, row],
+        table[column.PRODUCER_EPOCH, row],
+        table[column.BASE_SEQUENCE, row],
         count,
     )
 
@@ -625,25 +606,25 @@ def _rewrite_batch(
     greatest: cython.longlong = -1
     count: cython.longlong = 0
     timestamp: cython.longlong
-    attributes: cython.longlong = table[_ATTRIBUTES, row] & _KEPT_BITS
+    attributes: cython.longlong = table[column.ATTRIBUTES, row] & _KEPT_BITS
     if at > len(out):
         return _NO_ROOM
-    while record < records and columns[_BATCH, record] <= row:
-        if columns[_BATCH, record] == row and keep[record]:
-            if columns[_OFFSET, record] < 0:
+    while record < records and columns[column.BATCH, record] <= row:
+        if columns[column.BATCH, record] == row and keep[record]:
+            if columns[column.OFFSET, record] < 0:
                 return _BAD
-            timestamp = columns[_TIMESTAMP, record]
+            timestamp = columns[column.TIMESTAMP, record]
             if count == 0 and base < 0:
                 base = timestamp
             if timestamp > greatest:
                 greatest = timestamp
             at = _put_record(
                 source,
-                columns[_KEY_START, record],
-                columns[_KEY_LENGTH, record],
+                columns[column.KEY_START, record],
+                columns[column.KEY_LENGTH, record],
                 ends[record],
                 _zigzag(_difference(_bits(timestamp), _bits(base))),
-                columns[_OFFSET, record] - table[_BASE_OFFSET, row],
+                columns[column.OFFSET, record] - table[column.BASE_OFFSET, row],
                 out,
                 at,
             )
@@ -654,7 +635,7 @@ def _rewrite_batch(
     if at - position > _INT32_MAX:
         return _BAD
     if attributes & _APPEND_TIME_BIT:
-        greatest = table[_MAX_TIMESTAMP, row]
+        greatest = table[column.MAX_TIMESTAMP, row]
     if horizon >= 0:
         attributes |= _HORIZON_BIT
     _put_row_header(out, position, at, table, row, attributes, base, greatest, count)
@@ -723,10 +704,16 @@ def rewrite(
                 break
             end = position
             if action in (_COPY, _REWRITE, _EMPTY):
-                if table[_POSITION, row] < origin or table[_BASE_OFFSET, row] < 0 or table[_LAST_OFFSET, row] < 0:
+                if (
+                    table[column.POSITION, row] < origin
+                    or table[column.BASE_OFFSET, row] < 0
+                    or table[column.LAST_OFFSET, row] < 0
+                ):
                     end = _BAD
                 elif action == _COPY:
-                    end = _copy_batch(window, table[_POSITION, row] - origin, table[_SIZE, row], out, position)
+                    end = _copy_batch(
+                        window, table[column.POSITION, row] - origin, table[column.SIZE, row], out, position
+                    )
                 elif action == _REWRITE:
                     end = _rewrite_batch(table, row, horizons[row], source, columns, ends, keep, record, out, position)
                 elif len(out) - position < _HEADER_SIZE:
@@ -739,9 +726,9 @@ def rewrite(
                         end,
                         table,
                         row,
-                        table[_ATTRIBUTES, row] & _KEPT_BITS,
+                        table[column.ATTRIBUTES, row] & _KEPT_BITS,
                         -1,
-                        table[_MAX_TIMESTAMP, row],
+                        table[column.MAX_TIMESTAMP, row],
                         0,
                     )
             if end < 0:
@@ -752,7 +739,7 @@ def rewrite(
                 spans[2 * written + 1] = end
                 written += 1
             position = end
-            while record < records and columns[_BATCH, record] <= row:
+            while record < records and columns[column.BATCH, record] <= row:
                 record += 1
             row += 1
     result[0] = row

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import cython
 
-# Columns of a BatchTable; batches.py has the same numbers.
-POSITION = cython.declare(cython.int, 0)
-SIZE = cython.declare(cython.int, 1)
-LAST_OFFSET = cython.declare(cython.int, 3)
-MAX_TIMESTAMP = cython.declare(cython.int, 8)
+if cython.compiled:
+    from cython.cimports.storage.format import columns as column
+else:
+    from storage.format import columns as column
 
 # Fields of `state`; storage.append.active_segment has the same numbers.
 LARGEST_TIMESTAMP = cython.declare(cython.int, 0)
@@ -90,7 +89,7 @@ def index_batches(
     if not cython.compiled:
         table, state = memoryview(table), memoryview(state)
         offset_entries, time_entries = memoryview(offset_entries), memoryview(time_entries)
-    if first < 0 or last < first or last > table.shape[1] or table.shape[0] <= MAX_TIMESTAMP:
+    if first < 0 or last < first or last > table.shape[1] or table.shape[0] <= column.MAX_TIMESTAMP:
         raise IndexError("rows outside of the table")
     if offset_entries.shape[0] < 2 or time_entries.shape[0] < 2 or state.shape[0] < STATE_FIELDS:
         raise IndexError("too few fields")
@@ -98,10 +97,16 @@ def index_batches(
         raise IndexError("too little room for entries")
     with cython.nogil:
         for row in range(first, last):
-            entries = _step(table[SIZE, row], table[LAST_OFFSET, row], table[MAX_TIMESTAMP, row], interval, state)
+            entries = _step(
+                table[column.SIZE, row],
+                table[column.LAST_OFFSET, row],
+                table[column.MAX_TIMESTAMP, row],
+                interval,
+                state,
+            )
             if entries > 0:
-                offset_entries[0, offsets] = table[LAST_OFFSET, row]
-                offset_entries[1, offsets] = table[POSITION, row]
+                offset_entries[0, offsets] = table[column.LAST_OFFSET, row]
+                offset_entries[1, offsets] = table[column.POSITION, row]
                 offsets += 1
             if entries > 1:
                 time_entries[0, times] = state[LARGEST_TIMESTAMP]

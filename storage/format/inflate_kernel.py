@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import cython
 
-if not cython.compiled:  # names that inflate_kernel.pxd declares
+if cython.compiled:
+    from cython.cimports.storage.format import columns as column
+else:
     from typing import Any
 
+    from storage.format import columns as column
+
+    # Declared in inflate_kernel.pxd.
     zstd_decompress_t: Any = None
     lz4_decompress_t: Any = None
     lz4_reset_t: Any = None
 
 # A byte buffer: a C pointer when compiled, a memoryview of bytes when not.
 Bytes = cython.typedef(cython.pointer(cython.const[cython.uchar]))
-
-# Columns of a BatchTable; batches.py has the same numbers.
-POSITION = cython.declare(cython.int, 0)
-SIZE = cython.declare(cython.int, 1)
-MAGIC = cython.declare(cython.int, 5)
-ATTRIBUTES = cython.declare(cython.int, 6)
 
 V2_SIZE = cython.declare(cython.longlong, 61)  # a batch header of format v2
 CODEC_MASK = cython.declare(cython.longlong, 0x07)
@@ -107,7 +106,7 @@ def inflate(
     data: Bytes
     if not cython.compiled:
         return index, used
-    if index < 0 or index > count or first_row < 0 or table.shape[0] <= ATTRIBUTES or origin < 0 or used < 0:
+    if index < 0 or index > count or first_row < 0 or table.shape[0] <= column.ATTRIBUTES or origin < 0 or used < 0:
         raise ValueError("rows outside of the table")
     if len(library) < LIBRARY_ENTRIES:
         raise ValueError("addresses are missing")
@@ -132,11 +131,11 @@ def inflate(
             if row < 0 or row >= table.shape[1] - first_row or row >= starts.shape[0] or row >= ends.shape[0]:
                 outside = True
                 break
-            at = table[POSITION, first_row + row]
-            length = table[SIZE, first_row + row]
+            at = table[column.POSITION, first_row + row]
+            length = table[column.SIZE, first_row + row]
             if at < origin or at - origin > size or length <= V2_SIZE or length > size - (at - origin):
                 break
-            if table[MAGIC, first_row + row] != 2:
+            if table[column.MAGIC, first_row + row] != 2:
                 break
             at += V2_SIZE - origin
             length -= V2_SIZE
@@ -145,7 +144,7 @@ def inflate(
                 room = max_bytes
             if room <= 0:
                 break
-            codec = table[ATTRIBUTES, first_row + row] & CODEC_MASK
+            codec = table[column.ATTRIBUTES, first_row + row] & CODEC_MASK
             if codec == ZSTD and zstd_context != cython.NULL and _is_plain_zstd(data + at, length):
                 written = zstd_decompress(zstd_context, cython.address(arena[used]), room, data + at, length)
                 if written > cython.cast(cython.size_t, room):  # an error code

@@ -28,7 +28,7 @@ import numpy as np
 
 from storage.errors import CorruptData, StorageError, TooManyKeys, UnsupportedFormat
 from storage.format import message_kernel
-from storage.format.block import RecordColumn
+from storage.format.columns import RecordColumn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

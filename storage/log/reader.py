@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.format.batches import BatchTable
-from storage.format.block import BatchDamage, RecordBlock, RecordColumn
+from storage.format.block import BatchDamage, RecordBlock
+from storage.format.columns import RecordColumn
 from storage.format.decoder import Decoder
 from storage.log.isolation import AbortedTransactions, last_stable_offset
 from storage.log.scanning import Window, scan_batches, scan_sound_batches

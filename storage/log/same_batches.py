@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from storage.format.batches import BatchTable, Column
+from storage.format.batches import BatchTable
+from storage.format.columns import Column
 
 _KEPT: Final = [
     Column.BASE_OFFSET,

@@ -20,8 +20,9 @@ from kafkafs.decoding.avro_schema import parse
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.decoding.protobuf import decoder as protobuf_decoder
 from kafkafs.schemas.schema import AVRO, PROTOBUF, Schema
-from storage.format.batches import BatchTable, Column
-from storage.format.block import RecordBlock, RecordColumn, RecordColumns
+from storage.format.batches import BatchTable
+from storage.format.block import RecordBlock, RecordColumns
+from storage.format.columns import Column, RecordColumn
 from storage.types import TopicPartition
 from tests.bench.data import BATCH_BYTES, CACHE, START_MS, SegmentWriter
 from tests.bench.measure import Row, call_seconds

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
-from storage.format.batches import BatchTable, Column
-from storage.format.block import RecordBlock, RecordColumn, encode_headers
+from storage.format.batches import BatchTable
+from storage.format.block import RecordBlock, encode_headers
+from storage.format.columns import Column, RecordColumn
 from storage.types import TopicPartition
 
 TP = TopicPartition("my.topic-1", 12)

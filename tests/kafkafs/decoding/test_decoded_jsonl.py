@@ -13,7 +13,8 @@ from kafkafs.decoding import decoded_jsonl
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl, TextDecoder
 from kafkafs.formats import by_name
 from kafkafs.schemas.schema import AVRO, JSON, Schema
-from storage.format.block import RecordColumn, encode_varint
+from storage.format.block import encode_varint
+from storage.format.columns import RecordColumn
 from tests.support.blocks import TP, Row, block_of
 from tests.support.decoded_columns import SchemaTable, columns_of, decoded_texts, framed, lines
 

@@ -8,7 +8,7 @@ import pytest
 
 from kafkafs.decoding.decoded_jsonl import DecodedJsonl
 from kafkafs.schemas.schema import AVRO, JSON, PROTOBUF, Schema
-from storage.format.block import RecordColumn
+from storage.format.columns import RecordColumn
 from tests.support.blocks import TP, Row, block_of
 from tests.support.decoded_columns import SchemaTable, framed, lines
 

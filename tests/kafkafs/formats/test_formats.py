@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kafkafs.formats import by_name, program
 from kafkafs.formats.templates import BadTemplate
-from storage.format.block import RecordColumn
+from storage.format.columns import RecordColumn
 from tests.support.blocks import EVERY_LETTER, TP, Row, block_of, every_letter_line, json_line, rows, txt_line
 from tests.support.uncompiled import uncompiled
 

@@ -19,8 +19,9 @@ from storage.files import checkpoints, names, partition_metadata, producer_state
 from storage.files import manifest as manifests
 from storage.files.disk import RealDisk
 from storage.files.names import FileKind
-from storage.format.batches import BatchTable, Column
+from storage.format.batches import BatchTable
 from storage.format.block import Record
+from storage.format.columns import Column
 from storage.log.isolation import last_stable_offset
 from storage.log.log_dir import LogDir
 from storage.log.same_batches import same_batches

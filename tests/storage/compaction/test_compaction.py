@@ -14,8 +14,9 @@ from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import CorruptIndex, SegmentGone
 from storage.files import checkpoints, names
 from storage.files.names import FileKind, FileState, parse_segment_file, segment_file
-from storage.format.batches import BatchTable, Column
+from storage.format.batches import BatchTable
 from storage.format.block import Record
+from storage.format.columns import Column
 from storage.format.compression import Codec
 from storage.format.control_records import ControlType, EndTransactionMarker
 from storage.format.record_batch import PLAIN, BatchFields

@@ -4,7 +4,8 @@ import struct
 
 import pytest
 
-from storage.format.batches import BatchTable, Column, ScanStop, claimed_times, claimed_times_in, scan, times_of
+from storage.format.batches import BatchTable, ScanStop, claimed_times, claimed_times_in, scan, times_of
+from storage.format.columns import Column
 from storage.types import TimestampType
 from tests.storage.format.outcomes import exact
 from tests.support.raw_batches import batch, message, record

@@ -13,7 +13,8 @@ from storage.append import message_sets
 from storage.errors import CorruptBatch, UnsupportedFormat
 from storage.format import codec_library, compression, decode_kernel, decoder, inflate_kernel
 from storage.format.batches import BatchTable
-from storage.format.block import Record, RecordBlock, RecordColumn
+from storage.format.block import Record, RecordBlock
+from storage.format.columns import RecordColumn
 from storage.format.compression import Codec, compress
 from storage.format.decoder import LARGE_BYTES, LARGE_RECORDS, MOST_HEADERS, MOST_RECORDS, Decoder
 from storage.types import is_compiled

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from storage.backup.canonical_records import CanonicalRecords, RecordDigest
 from storage.errors import CorruptBatch
 from storage.format import checksum, hashing
-from storage.format.block import Record, RecordColumn
+from storage.format.block import Record
+from storage.format.columns import RecordColumn
 from storage.format.compression import Codec
 from storage.format.decoder import Decoder, verify_crcs
 from storage.format.record_batch import encode_batch

@@ -19,7 +19,8 @@ from storage.append.batch_encoder import BatchEncoder
 from storage.config import LogConfig
 from storage.errors import CorruptBatch, InvalidRecord, RecordTooLarge, UnsupportedFormat
 from storage.format.batches import BATCH_HEADER_SIZE
-from storage.format.block import Record, RecordColumn, RecordColumns
+from storage.format.block import Record, RecordColumns
+from storage.format.columns import RecordColumn
 from storage.format.compression import Codec
 from storage.format.control_records import (
     ControlRecord,
