@@ -36,10 +36,9 @@ from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import EpochEntry, LeaderEpochs
 from storage.files.producer_state import ProducerEntry
 from storage.format.batches import BatchTable
-from storage.format.decoder import verify_crcs
 from storage.format.record_batch import NewBatch
 from storage.log.isolation import Transactions
-from storage.log.segment import LargeBatch, Segment
+from storage.log.segment import LargeBatch, Segment, check_crcs
 from storage.log.segments import slot_of
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
@@ -246,12 +245,10 @@ class PartitionLog:
         """
         if isinstance(data, LargeBatch):
             assert headers is not None
-            table, damage = headers, None
+            table = headers
         else:
             table = scanned(data, self.path) if headers is None else headers
-            damage = verify_crcs(data, table, 0, table.rows, 0)
-        if damage is not None:
-            raise damage.error
+        check_crcs(data, table, 0)
         self._make_room()
         with self._lock:
             self._wake_locked()

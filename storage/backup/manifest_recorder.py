@@ -34,12 +34,11 @@ from storage.files.manifest import (
 )
 from storage.files.opening import exists
 from storage.format.batches import BatchTable
-from storage.format.decoder import verify_crcs
 from storage.format.range_digest import RANGE_BYTES, BatchRange, RangeDigest
 from storage.log.batch_spans import spans_between
 from storage.log.log_dir import LogDir
 from storage.log.same_batches import same_batches
-from storage.log.segment import LargeBatch, parts_of
+from storage.log.segment import LargeBatch, check_crcs, parts_of
 from storage.log.snapshot import LogSnapshot
 from storage.log.time_cut import cut_at
 from storage.types import OffsetRange, TopicPartition
@@ -239,11 +238,7 @@ def _digested(snapshot: LogSnapshot, start_offset: int) -> list[BatchRange]:
     recorder = PartitionRecorder(0)
     for span in spans_between(snapshot, start_offset):
         table = span.table.copy()
-        if not isinstance(span.data, LargeBatch):  # the CRC of a large batch was checked by the scan
-            damage = verify_crcs(span.data, table, 0, table.rows, span.origin)
-            if damage is not None:
-                damage.error.path = span.segment.log.path
-                raise damage.error
+        check_crcs(span.data, table, span.origin, span.segment.log.path)
         recorder.add(span.segment.base_offset, span.data, table)
     recorder.finish()
     return recorder.ranges

@@ -49,7 +49,7 @@ from storage.files.manifest import (
 from storage.files.metadata_checkpoint import cluster_records
 from storage.files.names import FileKind, segment_file
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
-from storage.format.decoder import Decoder, verify_crcs
+from storage.format.decoder import Decoder
 from storage.format.range_digest import BatchRange, RangeDigest
 from storage.log.batch_choice import check_one_log
 from storage.log.batch_spans import spans_between
@@ -57,7 +57,7 @@ from storage.log.greatest_timestamp import greater
 from storage.log.log_dir import LogDir
 from storage.log.places import STORED_MANIFEST
 from storage.log.scanning import Window, scan_sound_batches
-from storage.log.segment import LargeBatch, Segment, bytes_of, parts_of
+from storage.log.segment import Segment, bytes_of, check_crcs, parts_of
 from storage.log.segments import live_offsets
 from storage.log.snapshot import LogSnapshot
 from storage.log.stored_dir import read_manifest
@@ -361,11 +361,7 @@ class StoreCopy:
                 _check_continues(segment, reached, int(table.position[0]))
                 reached = int(table.end[-1])
                 part = bytes_of(segment.log, window.buffer, table, 0, table.rows, window.origin)
-                if not isinstance(part, LargeBatch):  # the CRC of a large batch was checked by the scan
-                    damage = verify_crcs(part, table, 0, table.rows, int(table.position[0]))
-                    if damage is not None:
-                        damage.error.path = segment.log.path
-                        raise damage.error
+                check_crcs(part, table, int(table.position[0]), segment.log.path)
                 for piece in parts_of(part):
                     data += piece
                 digest.add((memoryview(data)[digest.size_bytes :],), table)

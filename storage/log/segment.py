@@ -152,6 +152,16 @@ def parts_of(data: memoryview | LargeBatch) -> Iterable[memoryview]:
     return data.parts() if isinstance(data, LargeBatch) else (data,)
 
 
+def check_crcs(data: memoryview | LargeBatch, table: BatchTable, origin: int, path: Path | None = None) -> None:
+    """Raise CorruptBatch for the first of a table's batches whose CRC is wrong. `data` begins at the file position
+    `origin`; the CRC of a large batch was checked when it was found. `path`: the file that the error names."""
+    if not isinstance(data, LargeBatch):
+        damage = verify_crcs(data, table, 0, table.rows, origin)
+        if damage is not None:
+            damage.error.path = path
+            raise damage.error
+
+
 class IndexCache:
     """Loaded indexes, within a limit of memory, because those of a large log do not all fit. The least recently used
     are evicted first.

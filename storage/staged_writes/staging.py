@@ -35,11 +35,10 @@ from storage.files.listing import paths_in, scan_quietly
 from storage.files.log_file import LogFile
 from storage.files.names import StagedName
 from storage.format.block import RecordColumns
-from storage.format.decoder import verify_crcs
 from storage.format.record_batch import NewBatch
 from storage.log.batch_spans import BatchSpan, spans_between
 from storage.log.isolation import Transactions
-from storage.log.segment import Segment
+from storage.log.segment import Segment, check_crcs
 from storage.log.snapshot import LogSnapshot
 from storage.types import TopicPartition
 
@@ -141,9 +140,7 @@ def staged_spans(log_dir: Path, file: StagedBatchFile, first_offset: int = 0) ->
     try:
         for span in spans_between(snapshot, first_offset):
             assert isinstance(span.data, memoryview)
-            damage = verify_crcs(span.data, span.table, 0, span.table.rows, span.origin)
-            if damage is not None:
-                raise damage.error
+            check_crcs(span.data, span.table, span.origin)
             yield span
             end_offset = int(span.table.last_offset[-1]) + 1
     except SegmentGone as error:
