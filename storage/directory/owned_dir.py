@@ -37,7 +37,7 @@ from storage.directory.owned_logs import OwnedLogs
 from storage.errors import NotPermitted, PartitionOffline, ReadOnlyLogDir, StorageError
 from storage.files import names, partition_metadata, topic_properties
 from storage.files.dir_lock import DirLock
-from storage.files.disk import RealDisk
+from storage.files.disk import RealDisk, make_directories
 from storage.files.disk_protocol import Disk
 from storage.files.names import DirKind
 from storage.files.opening import exists, real_place
@@ -151,7 +151,7 @@ class OwnedDir:
         path = real_place(path)
         if is_stored(path):
             raise ReadOnlyLogDir("is a backup in an object store, which is only read", path=path)
-        _make_dirs(disk, path)
+        make_directories(disk, path)
         progress = progress or NoProgress()
         owned = OwnedDir(path, opening, config or BrokerConfig(), disk, clock or SystemClock(), progress)
         try:
@@ -422,13 +422,3 @@ class OwnedDir:
     def _check_open_locked(self) -> None:
         if self._closed:
             raise PartitionOffline("log directory is closed", path=self.path)
-
-
-def _make_dirs(disk: Disk, path: Path) -> None:
-    missing = []
-    while not path.exists():
-        missing.append(path)
-        path = path.parent
-    for directory in reversed(missing):
-        disk.mkdir(directory)
-        disk.sync_dir(directory.parent)

@@ -187,3 +187,15 @@ def replace_file(disk: Disk, path: Path, content: bytes, *, mode: int | None = N
         file.sync()
     disk.rename(temporary, path)
     disk.sync_dir(path.parent)
+
+
+def make_directories(disk: Disk, path: Path) -> None:
+    """Creates a directory and those above it that are missing; each stays after a power loss."""
+    missing = []
+    while not path.exists():
+        missing.append(path)
+        path = path.parent
+    for directory in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process has created it meanwhile
+            disk.mkdir(directory)
+        disk.sync_dir(directory.parent)

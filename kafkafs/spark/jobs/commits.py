@@ -43,7 +43,7 @@ from typing import Any, Final, NamedTuple
 from kafkafs.spark.jobs.export_layout import BOOKS
 from storage.errors import CorruptCheckpoint, LogLocked
 from storage.files.dir_lock import DirLock
-from storage.files.disk import RealDisk, replace_file
+from storage.files.disk import RealDisk, make_directories, replace_file
 from storage.files.disk_protocol import Disk
 from storage.types import OffsetRange, TopicPartition
 
@@ -180,7 +180,8 @@ class CommitList:
         self._sets = self._books / "sets"
         self._staging = self._books / "staging"
         directory.mkdir(parents=True, exist_ok=True)
-        self._make_directories([self._sets, self._staging])
+        for books in (self._sets, self._staging):
+            make_directories(self.disk, books)
         try:
             self._lock = DirLock(self.disk, self._books)
         except LogLocked as error:
@@ -202,7 +203,7 @@ class CommitList:
         """Creates the staging directory of the next set, which is empty."""
         staging = self._staging / f"{self._number:012}"
         self._remove_staging()
-        self._make_directories([staging])
+        make_directories(self.disk, staging)
         return staging
 
     def commit(
@@ -220,7 +221,8 @@ class CommitList:
         done = ExportSet(self._number, tuple(files), covered, positions, form or self.form)
         staging = self._staging / f"{done.number:012}"
         self.disk.sync_dir(staging)
-        self._make_directories(sorted({(self.directory / file.path).parent for file in done.files}))
+        for parent in sorted({(self.directory / file.path).parent for file in done.files}):
+            make_directories(self.disk, parent)
         pending = self._sets / f"{done.number:012}{_PENDING}"
         replace_file(self.disk, pending, done.to_json())
         self._finish(done, pending)
@@ -279,17 +281,6 @@ class CommitList:
                 self.disk.unlink(staging / file)
             with contextlib.suppress(OSError):
                 self.disk.rmdir(staging)
-
-    def _make_directories(self, directories: Iterable[Path]) -> None:
-        for directory in directories:
-            missing = []
-            while not directory.is_dir():
-                missing.append(directory)
-                directory = directory.parent
-            for each in reversed(missing):
-                with contextlib.suppress(FileExistsError):
-                    self.disk.mkdir(each)
-                self.disk.sync_dir(each.parent)
 
 
 def _names(directory: Path) -> list[str]:
