@@ -77,12 +77,15 @@ def owned_dir(
     *,
     only: Sequence[TopicPartition] | None = None,
     create: bool = False,
+    gentle: bool = True,
+    trust_clean: bool = True,
+    progress: Progress | None = None,
 ) -> Iterator[OwnedDir]:
     """A directory that is opened for writing (see `Opening`) and closed. `errors` gets the errors of partitions that
     did not close, unless they have an error already. Raises what kept the directory's own files from being written."""
     from storage.directory.owned_dir import Opening
 
-    owned = open_owned(logdir, Opening(create=create, gentle=True, only=only))
+    owned = open_owned(logdir, Opening(create, gentle, trust_clean, only), progress)
     try:
         yield owned
     finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kafkafs.cli import echo, say
-from kafkafs.cli.passes import WAIT, open_owned, report, when_free
+from kafkafs.cli.passes import WAIT, each, owned_dir, report, when_free
 from kafkafs.cli.progress_bar import progress_bar
 from kafkafs.cli.shared_options import AS_JSON
 from kafkafs.cli.targets import LOGDIR, TopicPartitionPattern, expand, open_log_dir
@@ -104,26 +104,13 @@ def reindex(ctx: click.Context, logdir: Path, tp: str, as_json: bool) -> None:
     \b
     kafkafs reindex /var/kafka orders/3
     """
-    from storage.directory.owned_dir import Opening
-    from storage.errors import StorageError
-
     chosen = _chosen(logdir, tp)
-    owned = open_owned(logdir, Opening(gentle=True, only=()))
     reports: list[RecoveryReport] = []
     errors: dict[TopicPartition, Exception] = {}
-    try:
-        with progress_bar() as progress:
-            for partition in chosen:
-                try:
-                    reports.append(owned.reindex(partition, progress))
-                except StorageError as error:
-                    errors[partition] = error
-    finally:
-        closing = owned.close()
-    errors |= {partition: error for partition, error in closing.errors.items() if partition not in errors}
-    if closing.failure is not None:
-        raise closing.failure
-    report(ctx, reports, errors, _print_report, _json if as_json else None, clean_shutdown=closing.clean)
+    with owned_dir(logdir, errors, only=()) as owned, progress_bar() as progress:
+        errors |= each(chosen, lambda partition: reports.append(owned.reindex(partition, progress)))
+    clean = owned.close().clean
+    report(ctx, reports, errors, _print_report, _json if as_json else None, clean_shutdown=clean)
 
 
 def _chosen(logdir: Path, tp: str | None) -> list[TopicPartition]:
@@ -135,12 +122,11 @@ def _recover(
 ) -> tuple[list[RecoveryReport], dict[TopicPartition, Exception], list[PendingWrite], bool, list[tuple[Path, int]]]:
     """Recovers. Returns reports, errors, the writes that are still pending or were given up, whether the directory is
     marked as cleanly shut down, and the staged files that were removed."""
-    from storage.directory.owned_dir import Opening
     from storage.staged_writes import staging
     from storage.staged_writes.pending_writes import give_up, pending_writes
 
-    owned = open_owned(logdir, Opening(trust_clean=False, only=only), progress)
-    try:
+    errors: dict[TopicPartition, Exception] = {}
+    with owned_dir(logdir, errors, only=only, gentle=False, trust_clean=False, progress=progress) as owned:
         if owned.commits.problem is not None:
             say(owned.commits.problem)
         writes = pending_writes(owned.log_dir, owned.commits.state)
@@ -156,11 +142,7 @@ def _recover(
                 with suppress(OSError):
                     owned.disk.unlink(path)
                     staged.append((path, size))
-    finally:
-        closing = owned.close()
-    if closing.failure is not None:
-        raise closing.failure
-    return list(owned.reports().values()), dict(closing.errors), writes, closing.clean, staged
+    return list(owned.reports().values()), errors, writes, owned.close().clean, staged
 
 
 def _left(logdir: Path, chosen: Sequence[TopicPartition]) -> tuple[list[PendingWrite], list[tuple[Path, int]]]:

@@ -126,6 +126,7 @@ class OwnedDir:
         # Guarded by the lock, which is held while topics change.
         self._changing = Lock()
         self._closed = False
+        self._closing = Closing(clean=False)
 
     @staticmethod
     def open(
@@ -381,14 +382,15 @@ class OwnedDir:
         self._logs.note_cleaned(log, offset)
 
     def close(self) -> Closing:
-        """Steps 7 to 10. Raises nothing for partitions that fail or a failing disk: see Closing. Safe to call twice.
+        """Steps 7 to 10. Raises nothing for partitions that fail or a failing disk: see Closing. A second call only
+        returns the same.
 
         Whatever fails, the lock is released: step 10 needs no descriptor, and a file that cannot be unlinked stays
         without a holder.
         """
         with self._changing:
             if self._closed:
-                return Closing(clean=False)
+                return self._closing
             self._closed = True
             stayed: Exception | None = None
             try:
@@ -398,7 +400,8 @@ class OwnedDir:
                     self._dir_lock.release()
                 except OSError as error:
                     stayed = error
-            return Closing(clean, errors, failure or stayed)
+            self._closing = Closing(clean, errors, failure or stayed)
+            return self._closing
 
     def _close_logs(self) -> tuple[bool, dict[TopicPartition, Exception], Exception | None]:
         """Steps 7 to 9; returns the values of Closing."""
