@@ -190,9 +190,9 @@ def of_recovery(
 
 
 def _of_blocked_snapshots(report: RecoveryReport, directory: Path) -> Prediction | None:
-    """What recovery does if a directory has the name of a producer snapshot that it writes: at the beginning of a
-    segment, unless the log begins there, or at its end. It then takes the segment for damaged
-    (LogLoader.recoverLog)."""
+    """The reaction of recovery to a directory with the name of a producer snapshot that it writes: at the beginning of
+    a segment, unless the log begins there, or at its end. It then takes the segment for damaged (LogLoader.recoverLog).
+    """
     blocked: dict[int, Path] = {}
     for path in paths_in(directory):
         parsed = names.parse_segment_file(path.name)
