@@ -14,6 +14,8 @@ from storage.format.batches import BatchTable
 from storage.format.block import RecordBlock, encode_headers
 from storage.format.columns import Column, RecordColumn
 from storage.types import TopicPartition
+from tests.support.builders import BuiltRecord
+from tests.support.fixtures import Golden
 
 TP = TopicPartition("my.topic-1", 12)
 TYPES = ("CreateTime", "LogAppendTime", "NoTimestampType")
@@ -71,18 +73,25 @@ def json_text(data: bytes | None) -> object:
         return {"base64": base64.b64encode(data).decode()}
 
 
-def json_line(row: Row) -> bytes:
-    fields = {
-        "topic": TP.topic,
-        "partition": TP.partition,
-        "offset": row.offset,
-        "timestamp": row.timestamp,
-        "timestampType": TYPES[row.type],
-        "key": json_text(row.key),
-        "value": json_text(row.value),
-        "headers": [[json_text(name), json_text(value)] for name, value in row.headers],
+def json_fields(tp: TopicPartition, record: Row | BuiltRecord | Golden, timestamp_type: str) -> dict[str, object]:
+    return {
+        "topic": tp.topic,
+        "partition": tp.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestampType": timestamp_type,
+        "key": json_text(record.key),
+        "value": json_text(record.value),
+        "headers": [[json_text(name), json_text(value)] for name, value in record.headers],
     }
+
+
+def json_text_line(fields: dict[str, object]) -> bytes:
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def json_line(row: Row) -> bytes:
+    return json_text_line(json_fields(TP, row, TYPES[row.type]))
 
 
 EVERY_LETTER = r"%t/%p@%o %T k=%k(%K) v=%s(%S)\t[%R] {%h}%%\n"

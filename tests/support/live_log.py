@@ -8,7 +8,7 @@ from pathlib import Path
 
 from storage.format.block import Record
 from storage.format.compression import Codec
-from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
 from tests.support.control_batches import marker_batch
 
@@ -71,6 +71,13 @@ class LiveLog:
         values = [b"%d %s" % (start + index, b"x" * (size + (start + index) % 7)) for index in range(count)]
         self.append(*values, batch=batch)
 
+    def write_segments(self, *counts: int, size: int = 40, batch: int = 10) -> None:
+        """Writes so many messages to one segment after the other, of which the last remains the active one."""
+        for number, count in enumerate(counts):
+            if number:
+                self.roll()
+            self.write(count, size=size, batch=batch)
+
     def begin(self, producer: int, *values: bytes) -> None:
         """Appends a batch of an open transaction. `text` does not include it until `end`."""
         data = encode_batch(
@@ -89,13 +96,7 @@ class LiveLog:
     def end(self, producer: int, *, commit: bool) -> None:
         """Appends the marker that ends a producer's transaction; `text` holds its messages if it is a commit."""
         kind = ControlType.COMMIT if commit else ControlType.ABORT
-        data = marker_batch(
-            EndTransactionMarker(kind, 0),
-            base_offset=self.next_offset,
-            producer_id=producer,
-            producer_epoch=0,
-            timestamp=START_MS,
-        )
+        data = marker_batch(kind, producer, base_offset=self.next_offset, timestamp=START_MS)
         with self.log(self.segments[-1]).open("ab") as file:
             file.write(data)
         self.next_offset += 1

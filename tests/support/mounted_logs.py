@@ -1,10 +1,8 @@
-"""A log directory for tests with tools, the expected content of its views, and appending as a broker does."""
+"""A log directory for tests with tools, and what must not change in a directory."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 from storage.format.block import Record
@@ -15,7 +13,6 @@ from tests.support.builders import (
     STEP_MS,
     Batch,
     BuiltLogDir,
-    BuiltRecord,
     Item,
     Partition,
     build_log_dir,
@@ -52,28 +49,6 @@ def sample(path: Path) -> BuiltLogDir:
             ],
         },
     )
-
-
-def txt(records: Sequence[BuiltRecord]) -> bytes:
-    return b"".join((record.value or b"") + b"\n" for record in records)
-
-
-def jsonl(records: Sequence[BuiltRecord]) -> bytes:
-    """The content of the `.jsonl` view of them in t/0; keys and values must be UTF-8 or null, without headers."""
-    lines = []
-    for record in records:
-        fields = {
-            "topic": "t",
-            "partition": 0,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "timestampType": "CreateTime",
-            "key": None if record.key is None else record.key.decode(),
-            "value": None if record.value is None else record.value.decode(),
-            "headers": [],
-        }
-        lines.append(json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n")
-    return "".join(lines).encode()
 
 
 def state_of(directory: Path) -> dict[str, tuple[object, ...]]:

@@ -15,32 +15,28 @@ from kafkafs.tree.paths import DECODED, RENDERED
 from kafkafs.tree.tree import Tree, TreeOptions
 from storage.errors import StorageError
 from storage.log.log_dir import LogDir
-from storage.types import Isolation
-from tests.support.blocks import json_text
+from storage.types import Isolation, TopicPartition
+from tests.support.blocks import json_fields, json_text_line
 from tests.support.broker_rules import stored_batches
+from tests.support.builders import BuiltRecord
 from tests.support.fixtures import Golden
 
+PATH = "/t/0/messages.txt"
 PLAIN = [ext for ext in RENDERED if ext != DECODED]  # the formats of a directory without schemas
 
 
-def txt(records: Iterable[Golden]) -> bytes:
+def txt(records: Iterable[Golden | BuiltRecord]) -> bytes:
     return b"".join((record.value or b"") + b"\n" for record in records)
 
 
+def jsonl(records: Iterable[BuiltRecord]) -> bytes:
+    """The content of the `.jsonl` view of built records in t/0."""
+    tp = TopicPartition("t", 0)
+    return b"".join(json_text_line(json_fields(tp, record, "CreateTime")) for record in records)
+
+
 def jsonl_objects(topic: str, partition: int, records: Iterable[Golden]) -> list[object]:
-    return [
-        {
-            "topic": topic,
-            "partition": partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            "timestampType": record.timestamp_type,
-            "key": json_text(record.key),
-            "value": json_text(record.value),
-            "headers": [[json_text(name), json_text(value)] for name, value in record.headers],
-        }
-        for record in records
-    ]
+    return [json_fields(TopicPartition(topic, partition), record, record.timestamp_type) for record in records]
 
 
 def parsed(lines: bytes) -> list[object]:
@@ -63,6 +59,19 @@ def check_log_view(view: bytes, files: bytes, log_start_offset: int, shown: Sequ
 def tree_of(log_dir: Path, isolation: str = "read_uncommitted", **options: object) -> Tree:
     chosen = {"index_bytes": 0, "isolation": Isolation(isolation), **options}
     return Tree(LogDir.open_read_only(log_dir), TreeOptions(**chosen))  # type: ignore[arg-type]
+
+
+def opened(tree: Tree, path: str = PATH) -> Handle:
+    return tree.lookup(path).open()
+
+
+def size_of(tree: Tree, path: str = PATH) -> int:
+    return tree.lookup(path).attributes().size
+
+
+def scanned_bytes(tree: Tree) -> int:
+    """How many bytes of the log have been read to measure views."""
+    return int(tree.status()["view_index"]["scanned_bytes"])
 
 
 def read_all(handle: Handle, step: int = 65_536) -> bytes:

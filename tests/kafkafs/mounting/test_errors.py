@@ -15,8 +15,8 @@ from storage.format.block import Record
 from storage.format.compression import Codec
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir, many
 from tests.support.damaged_bytes import flip, overwrite
-from tests.support.mounted_logs import jsonl, txt
 from tests.support.mounts import mounted, requires_fuse, status_when
+from tests.support.reference_views import jsonl, txt
 from tests.support.serving_processes import fails_with, killed_after, watched
 
 pytestmark = requires_fuse

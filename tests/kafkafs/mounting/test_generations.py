@@ -11,8 +11,8 @@ import pytest
 from storage.files import names, partition_metadata
 from storage.format.block import Record
 from tests.support.builders import AUTOMATIC, ROLL, Batch, Partition, build_log_dir
-from tests.support.mounted_logs import txt
 from tests.support.mounts import mounted, requires_fuse
+from tests.support.reference_views import txt
 from tests.support.serving_processes import fails_with, watched
 from tests.support.waiting import wait_for
 

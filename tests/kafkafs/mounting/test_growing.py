@@ -23,10 +23,7 @@ pytestmark = requires_fuse
 def live(tmp_path):
     """Three segments of 200 messages each."""
     log = LiveLog(tmp_path / "logs")
-    for number in range(3):
-        if number:
-            log.roll()
-        log.write(200)
+    log.write_segments(200, 200, 200)
     return log
 
 

@@ -1,13 +1,11 @@
-"""Large views: what is not measured is open at once; every tool that reads to the end gets every byte, `tail` in all
-its forms the last lines, and nothing wrong is shown while the log grows, rolls, is compacted, retained, truncated."""
+"""Large views: what is not measured is open at once; every tool that reads to the end gets every byte, and `tail` in
+all its forms the last lines. Readers of a log that changes meanwhile: tests/kafkafs/reading/test_ends.py."""
 
-import errno
 import os
 import random
 import re
 import subprocess
 import tarfile
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,7 @@ import pytest
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.mounts import requires_fuse, run_kafkafs
-from tests.support.serving_processes import fails_with, watched
+from tests.support.serving_processes import watched
 from tests.support.waiting import wait_for
 
 pytestmark = requires_fuse
@@ -132,49 +130,6 @@ def test_a_follower_prints_each_line_once(log, partition, tmp_path):
         finally:
             follower.kill()
             follower.wait()
-
-
-def test_reading_goes_on_while_the_log_changes(log, partition):
-    with (partition / "messages.txt").open("rb", buffering=0) as file:
-        got = file.read(100_000)
-        log.write(300, size=400, batch=30)
-        log.roll()
-        log.write(300, size=400, batch=30)
-        while part := file.read(300_000):
-            got += part
-    assert got == text(log.messages)
-
-
-def test_what_compaction_replaces_is_shown_or_an_error(log, partition):
-    with (partition / "messages.txt").open("rb", buffering=0) as file:
-        got, before = file.read(100_000), text(log.messages)
-        log.compact(lambda _offset: True)
-        with suppress(OSError):  # ERANGE: the file of what was measured is gone
-            while part := file.read(300_000):
-                got += part
-    assert before.startswith(got)
-    assert run("cat", partition / "messages.txt") == before
-
-
-def test_removed_messages_are_no_end_of_file(log, partition):
-    with (partition / "messages.txt").open("rb", buffering=0) as file:
-        assert file.read(1000) == text(log.messages)[:1000]
-        log.retain(4)
-        with fails_with(errno.ERANGE):
-            while file.read(300_000):
-                pass
-
-
-@pytest.mark.parametrize("place", ["front", "back"])
-def test_a_truncation_ends_it(log, partition, place):
-    with (partition / "messages.txt").open("rb", buffering=0) as file:
-        if place == "back":
-            file.seek(-1000, os.SEEK_END)
-        assert len(file.read(500)) == 500
-        log.truncate(log.next_offset - 300)
-        with fails_with(errno.ESTALE):
-            while file.read(300_000):
-                pass
 
 
 def test_a_stat_of_a_small_view_is_exact(log, tmp_path):

@@ -12,8 +12,8 @@ import pytest
 from storage.format.compression import Codec
 from tests.support.builders import BuiltRecord
 from tests.support.live_log import START_MS, LiveLog
-from tests.support.mounted_logs import jsonl, txt
 from tests.support.mounts import requires_fuse
+from tests.support.reference_views import jsonl, txt
 from tests.support.serving_processes import watched
 
 pytestmark = requires_fuse

@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 
-from tests.support.mounted_logs import BATCHES, COUNT, jsonl, sample, txt
+from tests.support.mounted_logs import BATCHES, COUNT, sample
 from tests.support.mounts import requires_fuse
+from tests.support.reference_views import jsonl, txt
 from tests.support.serving_processes import watched
 
 pytestmark = requires_fuse

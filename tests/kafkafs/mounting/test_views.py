@@ -1,4 +1,4 @@
-"""Keys, latest messages, groups and schemas through a real mount, with the tools that people use.
+"""Keys, latest messages and schemas through a real mount, with the tools that people use.
 
 Their rules are tested in tests/kafkafs/tree and tests/kafkafs/reading.
 """
@@ -12,19 +12,17 @@ import subprocess
 import pytest
 
 from storage.append.partitioner import in_order_for_key
-from storage.coordinators.offset_records import CommittedOffset, OffsetKey, encode_commit, encode_offset_key
 from storage.format.block import Record
 from tests.support.builders import Batch, build_log_dir, many
 from tests.support.commands import output_of
-from tests.support.mounted_logs import txt
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
+from tests.support.reference_views import txt
 from tests.support.schema_logs import avro_string, framed, schema_record
 from tests.support.serving_processes import fails_with, watched
 
 pytestmark = requires_fuse
 
 KEYS = {"%": b"", "a%2Fb": b"a/b", "%25": b"%", "%2Ex": b".x", "%FF": b"\xff", "größe": "größe".encode(), "k": b"k"}
-COMMITS = {OffsetKey("g", "t", 0): CommittedOffset(5), OffsetKey("a/b", "t", 7): CommittedOffset(50)}
 
 
 def records(partition):
@@ -38,9 +36,6 @@ def built(tmp_path_factory):
         "t": [[Batch(records(0)[:1000]), Batch(records(0)[1000:])], [Batch(records(1))]],
         "decoded": [[framed(1, avro_string("a"))]],
         "_schemas": [[schema_record("decoded-value", 1, 1), schema_record("common/types.proto", 1, 4)]],
-        "__consumer_offsets": [
-            [Batch([Record(encode_offset_key(key), encode_commit(commit)) for key, commit in COMMITS.items()])]
-        ],
     }
     return build_log_dir(tmp_path_factory.mktemp("views") / "log", topics)
 
@@ -113,14 +108,6 @@ def test_more_keys_than_the_memory_holds(tmp_path):
         assert (mount.path / "t/0/messages.txt").read_bytes() == txt(built["t", 0].records)
         assert (mount.path / "few/latest.txt").read_bytes() == txt(built["few", 0].records[-10_000:])
     assert "kafkafs/spark/SPARK.md" in log.read_text()
-
-
-def test_groups(mnt):
-    assert shell("ls; ls a%2Fb; cat */t/* | sort -n", mnt / "@groups") == b"a%2Fb\ng\n@state.json\nt\n5\n50\n"
-    assert json.loads((mnt / "@groups/g/@state.json").read_bytes())["state"] == "Empty"
-    for path, flags in (("g/t/0", os.O_WRONLY), ("g/t/5", os.O_WRONLY | os.O_CREAT)):
-        with fails_with(errno.EROFS):
-            os.open(mnt / "@groups" / path, flags)
 
 
 def test_schemas(mnt):
