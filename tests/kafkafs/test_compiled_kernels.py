@@ -37,9 +37,7 @@ def test_a_kernel_that_another_thread_is_importing_is_not_loaded_yet(monkeypatch
 
 def test_the_plain_forms_of_all_kernels(tmp_path):
     live = LiveLog(tmp_path / "log", Codec.GZIP)
-    live.write(60)
-    live.roll()
-    live.write(20)
+    live.write_segments(60, 20)
     with plain_kernels():
         tree = tree_of(live.path.parent)
         assert content(tree, "/t/0/offsets/15-70.txt") == live.text(lambda offset, _: 15 <= offset <= 70)

@@ -1,6 +1,5 @@
 """`kafkafs.open`: a scan has what real consumers read, and exactly the messages that its arguments choose."""
 
-import io
 import json
 import os
 import shutil
@@ -22,9 +21,9 @@ from tests.kafkafs.reading.decoded_golden import golden_lines, partitions
 from tests.support.builders import ROLL, START_MS, STEP_MS, Batch, abort, build_log_dir, many
 from tests.support.fixtures import FIXTURES, READ_UNCOMMITTED, Golden, case_params, golden_cases
 from tests.support.live_log import LiveLog
-from tests.support.schema_logs import framed, schema_record
+from tests.support.schema_logs import schema_record
 
-fastavro = pytest.importorskip("fastavro")
+encoded = pytest.importorskip("tests.kafkafs.decoding.avro_samples", reason="no fastavro").encoded
 pa = pytest.importorskip("pyarrow")
 
 KINDS = {-1: "NoTimestampType", 0: "CreateTime", 1: "LogAppendTime"}
@@ -33,12 +32,6 @@ V1 = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}, {
 MORE = {"name": "more", "type": ["null", "string"], "default": None}
 V2 = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}, MORE]}
 INTACT = [case for case in golden_cases() if case.topic not in DAMAGED][::6]
-
-
-def encoded(schema_id, schema, value):
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return framed(schema_id, out.getvalue())
 
 
 def records(table):
@@ -473,8 +466,6 @@ def test_the_end_of_a_scan_is_fixed_when_it_is_made(tmp_path):
     live.write(30)
     log = kafkafs.open(tmp_path / "log")
     scan = log["t"].scan()
-    live.write(20)
-    live.roll()
-    live.write(10)
+    live.write_segments(20, 10)
     assert scan.count() == scan.to_arrow().num_rows == 30
     assert kafkafs.open(tmp_path / "log")["t"].scan().count() == 60

@@ -11,6 +11,8 @@ from decimal import Decimal
 import fastavro
 import numpy as np
 
+from tests.support.schema_logs import framed
+
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
 LOGICAL = (
     ("int", "date"),
@@ -43,16 +45,10 @@ class Samples:
         self.text = json.dumps(self.schema)
         self._parsed = fastavro.parse_schema(_without_logical(self.schema))
 
-    def sample_from(self, dice):
-        self._dice = dice
-        return self.sample()
-
     def sample(self):
         """(data, JSON value)."""
         datum, shown = self._value(self.schema, 0)
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, self._parsed, datum)
-        data = out.getvalue()
+        data = avro_data(self._parsed, datum)
         if self.schema == "bytes":
             data = datum  # the clients write it without a length
         return data, shown
@@ -156,6 +152,18 @@ class Samples:
             unscaled = int.from_bytes(value, "big", signed=True)
             return value, shown_decimal(unscaled, schema.get("scale", 0))
         return value, base64.b64encode(value).decode()
+
+
+def avro_data(schema, datum):
+    """A datum as fastavro writes it."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, schema, datum)
+    return out.getvalue()
+
+
+def encoded(schema_id, schema, value):
+    """A value in the wire format of registries."""
+    return framed(schema_id, avro_data(fastavro.parse_schema(schema), value))
 
 
 def shown_decimal(unscaled, scale):

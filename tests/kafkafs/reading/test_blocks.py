@@ -9,7 +9,7 @@ from kafkafs.formats import format as rendered
 from kafkafs.reading import blocks, collector, pieces, store
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
-from tests.support.reference_views import content, read_all, readable, tree_of
+from tests.support.reference_views import content, read_all, readable, scanned_bytes, tree_of
 from tests.support.uncompiled import uncompiled
 
 KEYS = 23
@@ -84,9 +84,7 @@ def test_views_of_a_log_that_grows(tmp_path, small, codec, seed):
 def test_a_second_format_has_the_same_blocks(tmp_path, small, first):
     """Nothing is collected again: neither by the next format nor by the next key."""
     live = LiveLog(tmp_path / "log", Codec.NONE, key_of)
-    live.write(300)
-    live.roll()
-    live.write(1)
+    live.write_segments(300, 1)
     tree = tree_of(live.path.parent)
     content(tree, f"/t/0/{first}")
     content(tree, "/t/0/messages.txt")
@@ -111,7 +109,7 @@ def test_what_is_kept_of_a_format_that_is_not_opened_stays_while_the_log_grows(t
                 content(tree, f"/t/0/{name}")
             live.write(1)
         tree.stop()
-        return tree.status()["view_index"]["scanned_bytes"]
+        return scanned_bytes(tree)
 
     opened("messages.txt", "messages.jsonl")
     for _ in range(3):

@@ -19,10 +19,7 @@ PER_BATCH = 10
 def live(tmp_path):
     """Three segments of ten batches of ten messages."""
     log = LiveLog(tmp_path / "log")
-    for _ in range(2):
-        log.write(100, batch=PER_BATCH)
-        log.roll()
-    log.write(100, batch=PER_BATCH)
+    log.write_segments(*[100] * 2, 100, batch=PER_BATCH)
     return log
 
 

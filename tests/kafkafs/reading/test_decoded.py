@@ -12,7 +12,7 @@ from kafkafs.tree.tree import Tree, TreeOptions
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, read_all, tree_of
+from tests.support.reference_views import content, read_all, scanned_bytes, tree_of
 from tests.support.schema_logs import (
     LONG,
     START_MS,
@@ -132,10 +132,6 @@ def kept_tree(cluster, index_dir, **more):
     return Tree(LogDir.open_read_only(cluster.path), TreeOptions(index_dir=index_dir), **more)
 
 
-def scanned_by(tree):
-    return tree.status()["view_index"]["scanned_bytes"]
-
-
 def test_what_is_kept_on_disk(cluster, tmp_path):
     """A later mount uses it if the schemas are the same, and nothing is kept while an id is unknown."""
     index_dir = tmp_path / "index"
@@ -147,7 +143,7 @@ def test_what_is_kept_on_disk(cluster, tmp_path):
     assert len(list(index_dir.glob("*.npz"))) == 1
     again = kept_tree(cluster, index_dir)
     assert content(again, PATH) == data
-    assert scanned_by(again) == 0
+    assert scanned_bytes(again) == 0
 
     # It goes on with other ids, although they were registered after the pieces were measured.
     cluster.register(2)
@@ -159,7 +155,7 @@ def test_what_is_kept_on_disk(cluster, tmp_path):
     cluster.register(3)
     known = kept_tree(cluster, index_dir)
     assert values(content(known, PATH))[-1] == "unknown"
-    assert scanned_by(known) > LEAST_KEPT_BYTES
+    assert scanned_bytes(known) > LEAST_KEPT_BYTES
 
 
 def test_other_schemas_are_another_index(cluster, tmp_path):

@@ -15,10 +15,19 @@ from storage.errors import LogTruncated, SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
 from tests.support.readers import table_of
-from tests.support.reference_views import content, read_all, read_anyhow, readable, tree_of
+from tests.support.reference_views import (
+    PATH,
+    content,
+    opened,
+    read_all,
+    read_anyhow,
+    readable,
+    scanned_bytes,
+    size_of,
+    tree_of,
+)
 from tests.support.waiting import wait_for
 
-PATH = "/t/0/messages.txt"
 BELOW = 16 << 10
 SIZES = {"even": (60, 60), "longer at the end": (5, 400), "shorter at the end": (400, 5)}
 
@@ -57,18 +66,6 @@ def estimating(live, **options):
     return tree_of(live.path.parent, **{"exact_below": BELOW, "workers": 0, **options})
 
 
-def opened(tree, path=PATH):
-    return tree.lookup(path).open()
-
-
-def size_of(tree, path=PATH):
-    return tree.lookup(path).attributes().size
-
-
-def scanned(tree):
-    return tree.status()["view_index"]["scanned_bytes"]
-
-
 def file_bytes(live):
     return sum(path.stat().st_size for path in live.path.glob("*.log"))
 
@@ -86,7 +83,7 @@ def test_the_first_and_the_last_bytes_cost_a_little_of_the_log(filled):
     assert handle.read(0, 1000) == text[:1000]
     assert handle.read(handle.size - 1000, 1000) == text[-1000:]
     assert handle.read(handle.size, 1000) == b""
-    assert scanned(tree) < file_bytes(filled) // 8
+    assert scanned_bytes(tree) < file_bytes(filled) // 8
 
 
 @pytest.mark.parametrize("path", [PATH, "/t/0/offsets/7-.txt", "/t/0/offsets/453-.txt"])
@@ -126,10 +123,10 @@ def test_a_worker_goes_on_before_the_reader_gets_there(filled):
     tree = estimating(filled, workers=1)
     tree.start()
     handle, text = opened(tree), filled.text()
-    measured = scanned(tree)
+    measured = scanned_bytes(tree)
     for position in range(0, 2000, 500):
         assert handle.read(position, 500) == text[position : position + 500]
-    wait_for("the worker has measured more", lambda: scanned(tree) > measured)
+    wait_for("the worker has measured more", lambda: scanned_bytes(tree) > measured)
     assert read_all_from(handle, 2000) == text[2000:]
     tree.stop()
 
@@ -291,7 +288,12 @@ def test_compaction_between_the_ends(filled):
     end = back.read(back.size - 100, 100)
     assert (start, end) == (filled.text()[:100], filled.text()[-100:])
     size = back.size
+    before = filled.text()
     filled.compact(lambda offset: offset % 3 == 0)
+    with pytest.raises(SegmentGone):  # noqa: PT012 - what was measured may be read until then
+        while part := front.read(len(start), 3000):
+            start += part
+    assert before.startswith(start)
     write(filled, 3)
     assert back.read(size, 1 << 20) == filled.text()[-(back.size - size) :]
     assert content(tree, PATH) == filled.text()
@@ -453,7 +455,7 @@ def test_the_first_message_of_a_range_costs_a_little_of_the_log(ranged):
     live, path, wanted = ranged
     tree = estimating(live)
     assert opened(tree, path).read(0, 40) == live.text(wanted)[:40]
-    assert scanned(tree) < file_bytes(live) // 3
+    assert scanned_bytes(tree) < file_bytes(live) // 3
 
 
 def test_the_last_messages_of_a_range(ranged):
@@ -463,7 +465,7 @@ def test_the_last_messages_of_a_range(ranged):
     size = handle.size
     early, late = on_time(live, path, wanted)
     assert handle.read(size - 4, 100) == early[-4:]
-    assert scanned(tree) < file_bytes(live) // 3
+    assert scanned_bytes(tree) < file_bytes(live) // 3
     assert read_all_from(handle, size) == late
 
 
@@ -476,7 +478,7 @@ def test_a_small_range_of_a_large_log_is_measured_at_the_open(ranged):
         handle = opened(tree, path)
         assert handle.size == size_of(tree, path) == len(early)
         assert handle.read(0, len(early)) == early
-        assert scanned(tree) < file_bytes(live) // 3
+        assert scanned_bytes(tree) < file_bytes(live) // 3
         live.append(b"appended", timestamps=[START_MS + 432_000])
         assert handle.read(0, len(early)) == early
         assert handle.read(len(early), 100) == live.text(wanted)[len(early) :]

@@ -68,21 +68,15 @@ def test_what_is_before_damage(case):
     assert parsed(stretches[0]) == jsonl_objects(case.topic, case.partition, records)
 
 
-@pytest.mark.parametrize("case", case_params(SOUND[::6]))
-def test_whole_partition(case):
-    records = case.records()
-    assert content(tree(case), f"{base(case)}/messages.txt") == txt(records)
-    lines = content(tree(case), f"{base(case)}/messages.jsonl", step=1000)
-    assert parsed(lines) == jsonl_objects(case.topic, case.partition, records)
-
-
 @pytest.mark.parametrize("case", case_params(SOUND))
-def test_what_is_rendered_while_it_is_measured(case):
-    """The bytes and the sizes are those of a view that is measured first. Without a cache each message is rendered
-    again, by the size that came from rendering."""
-    for ext in ("txt", "jsonl"):
-        path = f"{base(case)}/messages.{ext}"
-        expected = content(tree(case), path)
+def test_whole_partition(case):
+    """Also where it is rendered while it is measured. Without a cache each message is rendered again, by the size that
+    came from rendering."""
+    views = {path: content(tree(case), path) for path in (f"{base(case)}/messages.{ext}" for ext in ("txt", "jsonl"))}
+    lines, objects = views.values()
+    assert lines == txt(case.records())
+    assert parsed(objects) == jsonl_objects(case.topic, case.partition, case.records())
+    for path, expected in views.items():
         for cache_bytes in (0, 1 << 20):
             large = tree_of(case.log_dir, case.isolation, exact_below=1, cache_bytes=cache_bytes)
             handle = large.lookup(path).open()

@@ -7,9 +7,7 @@ import pytest
 from storage.errors import LogTruncated, SegmentGone
 from storage.format.compression import Codec
 from tests.support.live_log import START_MS, LiveLog
-from tests.support.reference_views import content, read_all, tree_of
-
-PATH = "/t/0/messages.txt"
+from tests.support.reference_views import PATH, content, opened, read_all, scanned_bytes, size_of, tree_of
 
 
 @pytest.fixture(params=[Codec.NONE, Codec.LZ4])
@@ -20,14 +18,6 @@ def live(tmp_path, request):
 @pytest.fixture
 def tree(live):
     return tree_of(live.path.parent)
-
-
-def opened(tree, path=PATH):
-    return tree.lookup(path).open()
-
-
-def size_of(tree, path=PATH):
-    return tree.lookup(path).attributes().size
 
 
 class Tail:
@@ -72,46 +62,14 @@ def test_a_batch_that_is_being_written_does_not_show(live, tree):
     ],
 )
 def test_growing_views_are_read_past_the_page_cache(live, tree, name, is_sealed):
-    live.write(20)
-    live.roll()
-    live.write(20)
+    live.write_segments(20, 20)
     first, again = opened(tree, f"/t/0/{name}.txt"), opened(tree, f"/t/0/{name}.txt")
     assert (first.direct_io, again.direct_io) == (not is_sealed, not is_sealed)
     assert (first.keep_cache, again.keep_cache) == (False, is_sealed)
 
 
-def test_retention_keeps_positions_while_a_handle_is_open(live, tree):
-    live.write(50)
-    live.roll()
-    live.write(50)
-    live.roll()
-    tail = Tail(tree)
-    whole = tail.data
-    gone = len(live.text(lambda offset, _: offset < 50))
-    live.retain()
-    assert tail.poll() == b""
-    assert size_of(tree) == len(whole)
-    for position in (0, gone - 1):
-        with pytest.raises(SegmentGone):
-            tail.handle.read(position, 10)
-    assert tail.handle.read(gone, 1 << 20) == whole[gone:]
-    live.write(5)
-    assert tail.poll() == live.text(lambda offset, _: offset >= 100)
-    # Who opens it now begins at the log start, and each keeps his positions.
-    other = opened(tree)
-    assert other.size == len(live.text())
-    assert read_all(other) == live.text()
-    assert tail.handle.read(gone, 10) == whole[gone : gone + 10]
-    assert tail.handle.size == len(whole) + len(live.text(lambda offset, _: offset >= 100))
-    tail.handle.close()
-    other.close()
-    assert content(tree, PATH) == live.text()
-
-
 def test_tail_over_a_compaction_prints_each_message_once(live, tree):
-    live.write(50)
-    live.roll()
-    live.write(13)
+    live.write_segments(50, 13)
     tail = Tail(tree)
     before = tail.data
     live.write(20)  # seen by nobody before it is compacted
@@ -127,9 +85,7 @@ def test_tail_over_a_compaction_prints_each_message_once(live, tree):
 
 
 def test_a_sealed_range_is_what_it_was_when_it_was_opened_or_an_error(live, tree):
-    live.write(40)
-    live.roll()
-    live.write(40)
+    live.write_segments(40, 40)
     path = "/t/0/offsets/10-30.txt"
     handle = opened(tree, path)
     assert not handle.direct_io
@@ -191,7 +147,7 @@ def test_what_lies_outside_of_a_passed_time_range_is_measured_once_for_all(live,
     def scanned():
         for path in paths:
             content(tree, path)
-        return tree.status()["view_index"]["scanned_bytes"]
+        return scanned_bytes(tree)
 
     before, size = scanned(), live.log(0).stat().st_size
     live.write(100)

@@ -21,10 +21,8 @@ from tests.kafkafs.reading.kept_files import damaged, hostile, with_arrays, with
 from tests.kafkafs.reading.test_damage import batches
 from tests.support.fixtures import requires_fixtures
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, read_all, readable, tree_of
+from tests.support.reference_views import PATH, content, read_all, readable, scanned_bytes, tree_of
 from tests.support.tiers import KEYS, TIERS, copied
-
-PATH = "/t/0/messages.txt"
 
 
 @pytest.fixture
@@ -47,10 +45,6 @@ def tree(live, cache, **options):
     return tree_of(live.path.parent, index_dir=cache, **{"index_bytes": 1 << 20, **options})
 
 
-def scanned(tree):
-    return tree.status()["view_index"]["scanned_bytes"]
-
-
 def files(cache):
     return sorted(cache.glob("*.npz"))
 
@@ -62,17 +56,17 @@ def sizes(live):
 def test_sealed_segments_are_measured_once_in_their_life(live, cache):
     first, second = tree(live, cache), tree(live, cache)
     assert content(first, PATH) == live.text()
-    assert scanned(first) == sum(sizes(live))
+    assert scanned_bytes(first) == sum(sizes(live))
     assert len(files(cache)) == 2
     assert content(second, PATH) == live.text()
-    assert scanned(second) == sizes(live)[-1]
+    assert scanned_bytes(second) == sizes(live)[-1]
     assert content(second, "/t/0/offsets/700-1800.txt") == live.text(lambda offset, _: 700 <= offset <= 1800)
     lines = content(second, "/t/0/messages.jsonl")  # another rendition is another measure
     assert len(files(cache)) == 2
     third = tree(live, cache)
     assert content(third, PATH) == live.text()
     assert content(third, "/t/0/messages.jsonl") == lines
-    assert scanned(third) == 2 * sizes(live)[-1]
+    assert scanned_bytes(third) == 2 * sizes(live)[-1]
     assert {path.stat().st_mode & 0o777 for path in files(cache)} == {0o600}
     assert cache.stat().st_mode & 0o777 == 0o700
 
@@ -86,11 +80,11 @@ def test_the_last_segment_is_kept_when_the_mount_ends(live, cache):
     assert len(files(cache)) == 3
     second = tree(live, cache)
     assert content(second, PATH) == live.text()
-    assert scanned(second) == 0
+    assert scanned_bytes(second) == 0
     live.write(10)
     third = tree(live, cache)
     assert content(third, PATH) == live.text()
-    assert scanned(third) > 0
+    assert scanned_bytes(third) > 0
 
 
 def rewritten(path, change, times=None):
@@ -124,7 +118,7 @@ def test_a_changed_file_is_measured_again(live, cache, change):
             rewritten(path, with_other_checksum(start))
     again = tree(live, cache)
     again.lookup(PATH).open().close()
-    assert scanned(again) >= path.stat().st_size
+    assert scanned_bytes(again) >= path.stat().st_size
 
 
 @pytest.mark.parametrize("which", [slice(1), slice(1, None)], ids=["first", "others"])
@@ -143,8 +137,8 @@ def measured_again(live, cache):
     again, third = tree(live, cache), tree(live, cache)
     assert content(again, PATH) == live.text()
     assert content(third, PATH) == live.text()
-    assert scanned(third) == sizes(live)[-1]
-    return scanned(again) == sum(sizes(live))
+    assert scanned_bytes(third) == sizes(live)[-1]
+    return scanned_bytes(again) == sum(sizes(live))
 
 
 @pytest.mark.parametrize("damage", [*damaged(bytes(100)), "a directory"])
@@ -158,7 +152,7 @@ def test_damaged_cache_files_are_as_if_they_were_not_there(live, cache, damage):
             path.write_bytes(damaged(path.read_bytes())[damage])
     again = tree(live, cache)
     assert content(again, PATH) == live.text()
-    assert scanned(again) == sum(sizes(live))
+    assert scanned_bytes(again) == sum(sizes(live))
 
 
 ROW, SIZE, SKIP = range(3)  # of the sizes of a rendition
@@ -208,7 +202,7 @@ def test_archives_that_somebody_has_made_are_not_believed(live, cache):
     for kind in kinds:
         for path in good:
             path.write_bytes(with_checksum(hostile(path)[kind]))
-        assert scanned(opened_again(live, cache)) == sum(sizes(live)), kind
+        assert scanned_bytes(opened_again(live, cache)) == sum(sizes(live)), kind
         for path, data in good.items():
             path.write_bytes(data)
 
@@ -225,15 +219,13 @@ def test_parts_of_a_large_batch_are_kept(live, cache, name):
     live.write(1500, size=1000, batch=100)
     live.codec = Codec.ZSTD
     live.append(b"a", b"x" * (MOST_LINE_BYTES // 2), b"y" * (MOST_LINE_BYTES // 2), b"z" * MOST_LINE_BYTES)
-    live.write(10)
-    live.roll()
-    live.write(1)
+    live.write_segments(10, 1)
     expected = readable(tree(live, cache).lookup(f"/t/0/{name}"), step=128 << 20)
     again = tree(live, cache)
     found = readable(again.lookup(f"/t/0/{name}"), step=128 << 20)
     assert found[0] == expected[0]
     assert [error.offset for error in found[1]] == [4513]
-    assert scanned(again) == sizes(live)[-1]
+    assert scanned_bytes(again) == sizes(live)[-1]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(live, tmp_path):
@@ -284,13 +276,13 @@ def test_a_cache_that_others_can_write_is_not_used(live, cache, how, through_a_l
     for _ in range(2):
         top = tree(live, used)
         content(top, PATH)
-    assert scanned(top) == sizes(live)[-1]
+    assert scanned_bytes(top) == sizes(live)[-1]
     OPENED[how](cache, used)
     before = {path: path.stat().st_mtime_ns for path in files(used)}
     (cache.parent / "link").symlink_to(used)
     unused = tree(live, cache.parent / "link" if through_a_link else used)
     content(unused, PATH)
-    assert scanned(unused) == sum(sizes(live))
+    assert scanned_bytes(unused) == sum(sizes(live))
     assert {path: path.stat().st_mtime_ns for path in files(used)} == before
 
 
@@ -328,7 +320,7 @@ def test_a_large_segment_is_measured_in_parts_that_meet(tmp_path, monkeypatch, e
     try:
         assert content(top, PATH) == live.text()
         assert content(top, "/t/0/offsets/700-5000.txt") == live.text(lambda offset, _: 700 <= offset <= 5000)
-        assert scanned(top) >= sizes(live)[0]
+        assert scanned_bytes(top) >= sizes(live)[0]
     finally:
         top.stop()
 

@@ -19,7 +19,7 @@ from tests.kafkafs.reading.kept_files import with_arrays
 from tests.kafkafs.reading.test_damage import batches
 from tests.kafkafs.reading.test_keys import absent, expected, path_of
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, tree_of
+from tests.support.reference_views import content, scanned_bytes, tree_of
 from tests.support.uncompiled import uncompiled
 
 KEYS = 500
@@ -34,9 +34,7 @@ def key_of(offset):
 def live(tmp_path):
     """A sealed segment and an active one, both above the size from which their index is kept."""
     log = LiveLog(tmp_path / "log", key_of=key_of)
-    log.write(1500, size=1000, batch=50)
-    log.roll()
-    log.write(1500, size=1000, batch=50)
+    log.write_segments(1500, 1500, size=1000, batch=50)
     for path in log.path.glob("*.log"):
         os.utime(path, ns=(10**18, 10**18 + 1))  # long ago, so that the index is kept at once
     return log
@@ -257,6 +255,6 @@ def test_a_lookup_reads_little(live, cache, monkeypatch):
     look_up(live, cache)
     looked = tree(live, cache)
     assert absent(looked, path_of(b"nobody"))
-    assert looked.status()["view_index"]["scanned_bytes"] < sum(sizes(live)) / 8
+    assert scanned_bytes(looked) < sum(sizes(live)) / 8
     rare = next(key for key in SAMPLE if expected(live, key))
     assert content(looked, path_of(rare)) == expected(live, rare)

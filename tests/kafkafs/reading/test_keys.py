@@ -91,9 +91,7 @@ def test_keys_of_the_fixtures(case, block_bytes):
 
 def test_off(live):
     """Without an index everything is read, and no key is listed."""
-    live.write(100)
-    live.roll()
-    live.write(5)
+    live.write_segments(100, 5)
     tree = tree_of(live.path.parent, keys=False)
     for key in {live.key_of(offset) for offset in range(105)} - {None}:
         assert content(tree, path_of(key)) == expected(live, key)
@@ -189,9 +187,7 @@ def test_what_is_not_shown_has_no_file(tmp_path, block_bytes):
 def test_damage_may_hide_any_key(tmp_path, block_bytes):
     """Nothing is missing without an error: each key's file has the damage."""
     live = LiveLog(tmp_path / "log", key_of=key_of)
-    live.write(200)
-    live.roll()
-    live.write(50)
+    live.write_segments(200, 50)
     path = live.log(0)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF

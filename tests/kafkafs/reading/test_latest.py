@@ -12,7 +12,7 @@ from kafkafs.tree.tree import Tree, TreeOptions
 from storage.compaction.partition_compaction import compact_partition
 from storage.errors import CorruptBatch, LogTruncated, SegmentGone, TooManyKeys
 from storage.format.block import Record
-from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields
 from storage.latest.latest_records import latest_offsets
 from storage.types import TopicPartition
@@ -138,8 +138,7 @@ def test_a_tombstone_that_was_aborted_hides_its_key_until_compaction_removes_it(
     partition.roll()
     fields = BatchFields(producer_id=producer, producer_epoch=0, base_sequence=0, transactional=True)
     put(partition, updates([(b"a", None)]), fields=fields)
-    end, abort = partition.log_end_offset, EndTransactionMarker(ControlType.ABORT, 0)
-    marker = marker_batch(abort, base_offset=end, producer_id=producer, producer_epoch=0, timestamp=NOW_MS)
+    marker = marker_batch(ControlType.ABORT, producer, base_offset=partition.log_end_offset, timestamp=NOW_MS)
     partition.append_batches(memoryview(marker))
     partition.roll()
     log.write(b"b")

@@ -7,9 +7,8 @@ from storage.log.read_only_log import ReadOnlyLog
 from storage.types import TopicPartition
 from tests.support.live_log import LiveLog
 from tests.support.page_cache import cached_bytes, uncached
-from tests.support.reference_views import content, tree_of
+from tests.support.reference_views import PATH, content, tree_of
 
-PATH = "/t/0/messages.txt"
 SEGMENTS, SEGMENT_BYTES = 3, 12 << 20
 LITTLE = 5 << 20  # what a reader of a few bytes has rendered, and pages that are in use when they are to be dropped
 

@@ -99,9 +99,7 @@ def test_a_line_that_is_too_long_is_an_error_in_its_place(tmp_path, alone):
     live.write(5)
     values = [b"before", b"x" * MOST_LINE_BYTES, LINE, b"y" * (MOST_LINE_BYTES + 9), b""]
     live.append(*values, batch=1 if alone else 0)
-    live.write(5)
-    live.roll()
-    live.write(1)
+    live.write_segments(5, 1)
     tree = tree_of(live.path.parent)
     assert tree.lookup("/t/0/messages.txt").open().direct_io
     shown = [live.text(lambda offset, _: offset < 6), LINE + b"\n", live.text(lambda offset, _: offset > 8)]

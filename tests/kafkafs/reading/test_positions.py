@@ -13,9 +13,7 @@ from storage.files.log_file import LogFile
 from storage.log.log_dir import LogDir
 from storage.types import TopicPartition
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, read_all, tree_of
-
-PATH = "/t/0/messages.txt"
+from tests.support.reference_views import PATH, content, opened, read_all, size_of, tree_of
 
 
 class Asking:
@@ -38,9 +36,7 @@ class Asking:
 @pytest.fixture
 def live(tmp_path):
     live = LiveLog(tmp_path / "log")
-    live.write(50)
-    live.roll()
-    live.write(50)
+    live.write_segments(50, 50)
     live.roll()
     return live
 
@@ -53,14 +49,6 @@ def asking():
 @pytest.fixture
 def tree(live, asking):
     return Tree(LogDir.open_read_only(live.path.parent), TreeOptions(index_bytes=0), callers=asking)
-
-
-def opened(tree, path=PATH):
-    return tree.lookup(path).open()
-
-
-def size_of(tree, path=PATH):
-    return tree.lookup(path).attributes().size
 
 
 @pytest.mark.parametrize("ext", ["txt", "jsonl", "log"])

@@ -13,9 +13,8 @@ from kafkafs.reading import handle as open_view
 from storage.errors import LogTruncated
 from storage.types import TopicPartition
 from tests.support.live_log import START_MS, LiveLog
-from tests.support.reference_views import content, read_all, tree_of
+from tests.support.reference_views import PATH, content, opened, read_all, scanned_bytes, tree_of
 
-PATH = "/t/0/messages.txt"
 FILES = ("0/messages.txt", "0/messages.jsonl", "0/messages.log", "0/offsets/2-.txt", "0/offsets/2-5.txt",
          "0/offsets/2-5.log", "0/offsets/3+200.txt", "0/offsets/last-5.txt", "0/time/2020--.txt",
          "0/time/2020--2030.jsonl", "0/keys/k.txt", "0/latest.txt", "keys/k.jsonl", "latest.jsonl")  # fmt: skip
@@ -46,10 +45,6 @@ def _each_read_looks(monkeypatch):
     monkeypatch.setattr(open_view, "LOOK_S", -1.0)
 
 
-def opened(tree, path=PATH):
-    return tree.lookup(path).open()
-
-
 def is_over(handle):
     """Whether nothing of a handle can be read any longer."""
     for position in (0, 5, 1 << 20):
@@ -76,9 +71,7 @@ def test_every_open_view_ends_and_opening_it_again_shows_the_new_log(tmp_path, n
     live = LiveLog(tmp_path / "log", key_of=lambda _offset: b"k")
     other = LiveLog(tmp_path / "log", key_of=lambda _offset: b"k", partition=1)
     for log in (live, other):
-        log.write(20)
-        log.roll()
-        log.write(30)
+        log.write_segments(20, 30)
     tree, path = tree_of(tmp_path / "log"), f"/t/{name}"
     handle, beside = opened(tree, path), opened(tree, "/t/1/messages.txt")
     assert handle.read(0, 10)
@@ -97,9 +90,7 @@ def test_every_open_view_ends_and_opening_it_again_shows_the_new_log(tmp_path, n
 @pytest.mark.parametrize("again", [False, True], ids=["removed", "made again"])
 def test_views_of_a_topic_that_is_removed_end_too(tmp_path, name, again):
     live = LiveLog(tmp_path / "log", key_of=lambda _offset: b"k")
-    live.write(30)
-    live.roll()
-    live.write(30)
+    live.write_segments(30, 30)
     tree = tree_of(tmp_path / "log")
     handle = opened(tree, f"/t/{name}")
     assert handle.read(0, 10)
@@ -189,7 +180,7 @@ def test_an_index_kept_on_disk_does_not_outlive_the_marker(live, tmp_path):
     for _ in range(2):
         tree = tree_of(live.path.parent, "read_committed", **options)
         assert content(tree, PATH).count(b"of the transaction\n") == 40
-        scanned.append(tree.status()["view_index"]["scanned_bytes"])
+        scanned.append(scanned_bytes(tree))
         tree.stop()
     assert scanned[1] < 1000 < scanned[0]  # the first segment was not measured again
     live.truncate(cut)
@@ -203,14 +194,10 @@ def test_an_index_kept_on_disk_does_not_outlive_the_marker(live, tmp_path):
 
 def test_committed_messages_are_read_when_retention_took_where_the_log_began(live, committed):
     """How far a reader may see was settled when a piece was measured, and is not looked for again to read it."""
-    live.write(10)
-    live.roll()
-    live.write(5)
+    live.write_segments(10, 5)
     live.begin(7, b"never", b"seen")
     live.end(7, commit=False)
-    live.write(10)
-    live.roll()
-    live.write(10)
+    live.write_segments(10, 10)
     handle = opened(committed)
     gone = len(live.text(lambda offset, _: offset < 10))
     live.retain()

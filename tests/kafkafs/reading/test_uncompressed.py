@@ -10,9 +10,8 @@ from storage.format.block import Record
 from storage.format.compression import Codec
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, read_all, readable, tree_of
+from tests.support.reference_views import PATH, content, read_all, readable, scanned_bytes, tree_of
 
-PATH = "/t/0/messages.txt"
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 SEGMENTS, PER_SEGMENT = 20, 200
 
@@ -38,10 +37,6 @@ def text_of():
 
 def file_bytes(log_dir):
     return sum(path.stat().st_size for path in log_dir.glob("t-0/*.log"))
-
-
-def scanned(tree):
-    return tree.status()["view_index"]["scanned_bytes"]
 
 
 def sizes_of(tree):
@@ -78,7 +73,7 @@ def test_a_compressed_view_is_open_at_once_if_it_has_much(tmp_path, codec, magic
     handle = tree.lookup(path).open()
     assert handle.read(0, 500) == exact[:500]
     assert handle.read(handle.size - 500, 500) == exact[-500:]
-    assert scanned(tree) < file_bytes(log_dir) * 9 // 10
+    assert scanned_bytes(tree) < file_bytes(log_dir) * 9 // 10
     assert sizes_of(tree) == "estimated"
     handle = tree.lookup(path).open()
     assert read_all(handle, 5000) == exact

@@ -20,8 +20,9 @@ def built(tmp_path):
     return build_log_dir(tmp_path, {"t": [Partition(items)]})["t", 0]
 
 
-def reader(built, notes=None, **wanted):
-    log = LogDir.open_read_only(built.path.parent).log(TopicPartition("t", 0))
+def reader(log_dir, notes=None, **wanted):
+    """Reads t/0; follows it if there is a list of notes."""
+    log = LogDir.open_read_only(log_dir).log(TopicPartition("t", 0))
     note = None if notes is None else notes.append
     return PartitionReader(log, Question(**wanted), START_MS, Decoder(), follow=notes is not None, note=note)
 
@@ -31,7 +32,7 @@ def offsets(reading):
 
 
 def test_retention_under_a_reader(built):
-    reading = reader(built)
+    reading = reader(built.path.parent)
     blocks = reading.blocks()
     assert next(blocks).offset.tolist() == [0, 1, 2, 3, 4]
     for index in (0, 1, 2):
@@ -42,7 +43,7 @@ def test_retention_under_a_reader(built):
 
 def test_retention_under_a_follower_is_told(built):
     notes = []
-    reading = reader(built, notes)
+    reading = reader(built.path.parent, notes)
     blocks = reading.blocks()
     assert next(blocks).offset.tolist() == [0, 1, 2, 3, 4]
     for index in (0, 1, 2):
@@ -54,7 +55,7 @@ def test_retention_under_a_follower_is_told(built):
 
 def test_compaction_under_a_reader(built):
     """A segment is replaced by another file of its name: what comes next is read from that."""
-    reading = reader(built)
+    reading = reader(built.path.parent)
     blocks = reading.blocks()
     assert next(blocks).offset.tolist() == [0, 1, 2, 3, 4]
     for index in (1, 2):
@@ -65,7 +66,7 @@ def test_compaction_under_a_reader(built):
 
 
 def test_raw_bytes_are_never_given_twice(built):
-    reading = reader(built)
+    reading = reader(built.path.parent)
     parts = reading.raw()
     assert bytes(next(parts)) == built.log(0).read_bytes()
     built.log(1).unlink()
@@ -78,9 +79,7 @@ def test_a_truncation_below_where_a_follower_began(tmp_path):
     replica = Replica(tmp_path)
     replica.append(60)
     notes = []
-    log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
-    wanted = Question(offsets=parse_offset_spec("45-"))
-    reading = PartitionReader(log, wanted, START_MS, Decoder(), follow=True, note=notes.append)
+    reading = reader(tmp_path, notes, offsets=parse_offset_spec("45-"))
     assert offsets(reading) == list(range(45, 60))
     replica.truncate(30)
     assert offsets(reading) == []
@@ -94,8 +93,7 @@ def test_a_follower_waits_until_it_is_known_who_wrote_a_replica_that_is_made_ane
     replica = Replica(tmp_path)
     replica.append(10)
     notes = []
-    log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
-    reading = PartitionReader(log, Question(), START_MS, Decoder(), follow=True, note=notes.append)
+    reading = reader(tmp_path, notes)
     assert offsets(reading) == list(range(10))
     replica.truncate(0)
     assert offsets(reading) == []
@@ -111,8 +109,7 @@ def test_a_truncation_that_leader_epochs_do_not_explain_ends_reading(tmp_path, f
     replica.append(20)
     replica.roll()
     replica.append(20)
-    log = LogDir.open_read_only(tmp_path).log(TopicPartition("t", 0))
-    reading = PartitionReader(log, Question(), START_MS, Decoder(), follow=follow)
+    reading = reader(tmp_path, [] if follow else None)
     blocks = reading.blocks()
     if follow:
         assert len(list(blocks)) == 2

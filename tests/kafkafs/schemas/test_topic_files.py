@@ -1,6 +1,5 @@
 """`--schemas TOPIC=FILE[:MESSAGE]` and AWS Glue's framing, against fastavro and the protobuf library."""
 
-import io
 import json
 import subprocess
 import sys
@@ -8,7 +7,6 @@ import zlib
 from decimal import Decimal
 from uuid import UUID
 
-import fastavro
 import pytest
 
 import kafkafs
@@ -18,6 +16,7 @@ from kafkafs.tree.tree import Tree
 from storage.errors import InvalidConfig
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
+from tests.kafkafs.decoding.avro_samples import avro_data
 from tests.support.builders import build_log_dir
 from tests.support.commands import output_of, run
 from tests.support.reference_views import content
@@ -45,9 +44,7 @@ VERSION = UUID("8b9f2c6e-1111-2222-3333-444455556666")
 
 
 def encoded(value, schema=AVRO):
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, schema, value)
-    return out.getvalue()
+    return avro_data(schema, value)
 
 
 def shown(value):

@@ -16,11 +16,7 @@ OTHER_ID = "version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAg"
 @pytest.fixture
 def live(tmp_path):
     log = LiveLog(tmp_path / "log")
-    log.write(30)
-    log.roll()
-    log.write(30)
-    log.roll()
-    log.write(5)
+    log.write_segments(30, 30, 5)
     (log.path / "partition.metadata").write_text(TOPIC_ID)
     (log.path / "topic.properties").write_text("retention.ms=1234\n")
     checkpoint(log, "recovery-point-offset-checkpoint", 30)

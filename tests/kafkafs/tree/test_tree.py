@@ -23,9 +23,7 @@ DAY_MS = 86_400_000
 def live(tmp_path):
     """Offsets 0-29, 30-59, 60-64 in three segments; the second one reaches into the next day."""
     log = LiveLog(tmp_path / "log")
-    log.write(30)
-    log.roll()
-    log.write(29)
+    log.write_segments(30, 29)
     log.append(b"next day", timestamps=[START_MS + DAY_MS])
     log.roll()
     log.write(5)

@@ -13,7 +13,7 @@ from storage.files.log_file import LogFile
 from storage.format.block import Record
 from tests.support.builders import ROLL, START_MS, Batch, Partition, build_log_dir
 from tests.support.live_log import LiveLog
-from tests.support.reference_views import content, tree_of
+from tests.support.reference_views import content, scanned_bytes, tree_of
 
 SEGMENTS = 3
 SEGMENT_BYTES = 1_500_000
@@ -60,10 +60,6 @@ def read_bytes(monkeypatch):
 
     monkeypatch.setattr(LogFile, "read", counting)
     return during
-
-
-def scanned_bytes(tree):
-    return int(tree.status()["view_index"]["scanned_bytes"])
 
 
 @pytest.mark.parametrize("path", ["/", "/t", "/t/0", "/t/0/offsets", "/t/0/time", "/t/0/segments"])

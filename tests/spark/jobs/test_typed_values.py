@@ -2,7 +2,6 @@
 
 import datetime
 import decimal
-import io
 import json
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from tests.support.builders import build_log_dir
 from tests.support.commands import run
 from tests.support.schema_logs import LONG, START_MS, GrowingLog, framed, schema_record
 
-fastavro = pytest.importorskip("fastavro")
+encoded = pytest.importorskip("tests.kafkafs.decoding.avro_samples", reason="no fastavro").encoded
 
 
 TP = TopicPartition("t", 0)
@@ -48,12 +47,6 @@ def record_schema(*fields, **defaults):
 V1 = record_schema(("id", "int"), ("old", "string"))
 V2 = record_schema(("id", "long"), ("more", ["null", "string"]), more=None)
 V3 = record_schema(("id", "long"), ("more", ["null", "string"]), ("late", "double"), more=None, late=1.5)
-
-
-def encoded(schema_id, schema, value):
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return framed(schema_id, out.getvalue())
 
 
 def register(*schemas):
