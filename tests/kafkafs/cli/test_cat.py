@@ -73,6 +73,11 @@ class Follower:
         self.process.send_signal(number)
         return self.rest()[1:]
 
+    def stop(self):
+        self.patience.cancel()
+        self.process.kill()
+        self.process.communicate()
+
 
 @pytest.fixture
 def growing(tmp_path):
@@ -86,10 +91,7 @@ def growing(tmp_path):
 
     yield tmp_path, follow
     for follower in followers:
-        follower.patience.cancel()
-        if follower.process.poll() is None:
-            follower.process.kill()
-        follower.process.communicate()
+        follower.stop()
 
 
 def append(logdir, value, offset, segment=0):

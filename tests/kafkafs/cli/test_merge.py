@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-import threading
 
 import pytest
 from hypothesis import given
@@ -13,9 +12,10 @@ from kafkafs.cli.merge import Due, Merge
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import encode_batch
+from tests.kafkafs.cli.test_cat import Follower
 from tests.support.blocks import Row, block_of
 from tests.support.builders import ROLL, Batch, Partition, build_log_dir
-from tests.support.commands import output_of, process, run
+from tests.support.commands import output_of, run
 from tests.support.damaged_bytes import flip
 
 FORM = "%T %t %p %o\n"
@@ -97,22 +97,17 @@ def test_damage_ends_its_partition_alone(tmp_path):
 
 def test_followed_partitions_are_merged_as_they_grow(tmp_path):
     logs = build_log_dir(tmp_path / "logs", {"t": [[b"zero"], [b"one"]]}).path
-    following = process("cat", logs, "t", "--merge", "--follow", "--window", "1s", "-n", "5", "--format", "%s\n")
-    patience = threading.Timer(120, following.kill)
-    patience.start()
+    follower = Follower(logs, "t", "--merge", "--window", "1s", "-n", "5", "--format", "%s\n")
     try:
-        assert [following.stdout.readline() for _ in range(2)] == [b"zero\n", b"one\n"]
+        assert [follower.line() for _ in range(2)] == [b"zero\n", b"one\n"]
         for number, value in enumerate((b"two", b"three", b"four")):
             partition, offset = number % 2, 1 + number // 2
             with (logs / f"t-{partition}" / f"{0:020}.log").open("ab") as log:
                 log.write(encode_batch([Record(None, value, (), 2_000_000_000_000 + number)], base_offset=offset))
-            assert following.stdout.readline() == value + b"\n"
-        assert following.communicate(timeout=120)[0] == b""
-        assert following.returncode == 0
+            assert follower.line() == value + b"\n"
+        assert follower.rest() == (b"", b"", 0)
     finally:
-        patience.cancel()
-        following.kill()
-        following.communicate()
+        follower.stop()
 
 
 # The merge itself: blocks that come one after the other, and a clock.

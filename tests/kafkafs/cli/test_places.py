@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.builders import build_log_dir
-from tests.support.commands import output_of, process, run
+from tests.support.commands import run
 from tests.support.every_command import placed, runs, sample_beside
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.owned_dirs import tree_of
@@ -100,12 +100,3 @@ def test_in_a_mount(places, tmp_path):
         assert result.exit_code == 2
         assert f"inside the tree of {places['OTHER']}" in result.stderr
         assert sorted(path.name for path in mount.path.iterdir() if path.name[0] != "@") == ["t"]
-
-
-def test_the_program_itself(places):
-    with process("mirror", places["ETC"], places["NEW"]) as copying:
-        out, err = copying.communicate(timeout=60)
-    assert (copying.returncode, out) == (4, b"")
-    assert err.startswith(f"kafkafs: {places['ETC']}: not a log directory; expected meta.properties".encode())
-    assert not places["NEW"].exists()
-    assert output_of("count", places["GOOD"], "t") == b"1\n"

@@ -142,6 +142,18 @@ def test_no_stream_at_all(logs):
     assert output_of("cat", logs, "t") == b"one\ntwo\nthree\n"
 
 
+def on_a_terminal(command, **streams):
+    """What a terminal shows of a command."""
+    first, second = pty.openpty()
+    try:
+        subprocess.run(command, **{"stdout": second, "stderr": second, **streams}, timeout=120, check=True)
+        os.set_blocking(first, False)
+        return os.read(first, 1 << 16)
+    finally:
+        os.close(first)
+        os.close(second)
+
+
 SHOWING_PROGRESS = ("verify LOGS", "count LOGS", "topics describe LOGS", "digest LOGS *", "mirror LOGS NEW")
 
 
@@ -149,15 +161,7 @@ SHOWING_PROGRESS = ("verify LOGS", "count LOGS", "topics describe LOGS", "digest
 def test_only_a_terminal_shows_progress(logs, words):
     places = {"LOGS": logs, "NEW": logs.with_name("new")}
     line = [sys.executable, "-m", "kafkafs", *(str(places.get(word, word)) for word in words.split())]
-    first, second = pty.openpty()
-    try:
-        subprocess.run(line, stdout=subprocess.DEVNULL, stderr=second, timeout=120, check=True)
-        os.set_blocking(first, False)
-        text = os.read(first, 1 << 16)
-    finally:
-        os.close(first)
-        os.close(second)
-    assert b"%" in text
+    assert b"%" in on_a_terminal(line, stdout=subprocess.DEVNULL)
     shutil.rmtree(places["NEW"], ignore_errors=True)
     assert subprocess.run(line, capture_output=True, timeout=120, check=True).stderr == b""
 
@@ -165,14 +169,6 @@ def test_only_a_terminal_shows_progress(logs, words):
 @pytest.mark.parametrize(("words", "known"), [("count LOGS", b"at most"), ("topics describe LOGS", b"offsets 0 to ")])
 def test_what_is_known_at_once_is_said_first(logs, words, known):
     """Beside the bar, while the log is read."""
-    line = [sys.executable, "-m", "kafkafs", *words.replace("LOGS", str(logs)).split()]
-    first, second = pty.openpty()
-    try:
-        subprocess.run(line, stdout=second, stderr=second, timeout=120, check=True)
-        os.set_blocking(first, False)
-        text = os.read(first, 1 << 16)
-    finally:
-        os.close(first)
-        os.close(second)
+    text = on_a_terminal([sys.executable, "-m", "kafkafs", *words.replace("LOGS", str(logs)).split()])
     assert known in text
     assert ("describe" in words) == (b"replica" in text[: text.index(known)])
