@@ -114,11 +114,6 @@ class Evolution:
         """A datum of the writer."""
         return self._data(self.writer, 0)
 
-    def data_from(self, dice):
-        """As `data`, out of other dice."""
-        self._dice = dice
-        return self.data()
-
     # Schemas.
 
     def _name(self, letter):

@@ -97,10 +97,10 @@ def free_ports(count):
     return found
 
 
-def java(*arguments, heap="256m", options=(), jars=JARS):
+def java(*arguments, jars=JARS):
     """The command line of one of Kafka's tools. With the client compiler only, because they run for seconds."""
     quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-    return ["java", f"-Xmx{heap}", *quick, *options, "-cp", f"{jars}/*", *map(str, arguments)]
+    return ["java", "-Xmx256m", *quick, "-cp", f"{jars}/*", *map(str, arguments)]
 
 
 def run_tool(*arguments, timeout=120, jars=JARS):
