@@ -7,7 +7,7 @@ import time
 import pytest
 
 from storage.clock import SystemClock
-from storage.directory.owned_dir import Opening, OwnedDir
+from storage.directory.owned_dir import OwnedDir
 from storage.files import commit_ledger, names
 from storage.files.commit_ledger import WriteId
 from storage.files.disk import RealDisk
@@ -21,10 +21,9 @@ from tests.interop.adoption import adopted_as_it_is, dumps_without_a_finding, fa
 from tests.interop.client import Client, Message
 from tests.interop.kafka import on_broker, requires_kafka
 from tests.support.commands import output_of, run
-from tests.support.faults import Crash, FaultyDisk
+from tests.support.crash_points import kill_commit
 from tests.support.mounted_logs import state_of
 from tests.support.mounts import mounted, requires_fuse, run_kafkafs
-from tests.support.owned_dirs import killed
 from tests.support.owned_dirs import values_of as shown
 
 pytestmark = [requires_kafka, on_broker]
@@ -173,7 +172,12 @@ def test_a_broker_where_a_commit_was_killed(own_broker, moments):
             there = {tp: share(batch, tp) for tp in SHARES}
             dumps_without_a_finding([log_dir / tp.dir_name for tp in SHARES])
         else:
-            kill_commit(log_dir, batch, *moment)
+            operation, suffix = moment
+            kill_commit(
+                log_dir,
+                lambda owned, disk: commit.commit(owned, WriteId(QUERY, batch), stage(log_dir, batch, disk)),  # noqa: B023
+                lambda what, _: what.startswith(operation) and what.endswith(suffix),  # noqa: B023
+            )
             logs = LogDir.open_read_only(log_dir)
             there = {tp: shown(logs.log(tp).snapshot())[len(expected[tp]) :] for tp in SHARES}
             assert (len(there[FEW]) < SHARES[FEW]) is (moment == MOMENTS[0])
@@ -206,25 +210,3 @@ def open_and_commit(path, batch):
     outcome = commit.commit(owned, WriteId(QUERY, batch), stage(path, batch, RealDisk()))
     assert owned.close().clean
     return outcome
-
-
-def kill_commit(path, batch, operation, suffix):
-    """Leaves the directory as a commit that was killed before such an operation, after its intent was recorded."""
-    disk = FaultyDisk(path)
-    owned = OwnedDir.open(path, Opening(), disk=disk)
-    files = stage(path, batch, disk)
-    begun = False
-
-    def stop(what, _path):
-        nonlocal begun
-        if begun and what.startswith(operation) and what.endswith(suffix):
-            disk.stopped = True
-            raise Crash(what)
-        begun = begun or what.startswith(f"sync {names.COMMITS}")
-
-    disk.fail = stop
-    with pytest.raises(Crash):
-        commit.commit(owned, WriteId(QUERY, batch), files)
-    disk.fail, disk.stopped = (lambda _what, _path: None), False
-    killed(owned)
-    assert commit_ledger.read(path).pending

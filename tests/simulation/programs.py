@@ -2,7 +2,6 @@
 driver, a consumer that commits offsets."""
 
 import contextlib
-import struct
 import uuid
 
 from storage.coordinators.group_commits import GroupCommitter
@@ -12,7 +11,7 @@ from storage.errors import StorageError
 from storage.files import checkpoints, names, topic_properties
 from storage.files.commit_ledger import WriteId
 from storage.format.block import Record, RecordColumns
-from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.staged_writes.commit import CommitUnfinished, commit
 from storage.staged_writes.staging import StagedFileWriter
@@ -26,6 +25,7 @@ from tests.simulation.scheduler import Held, moment
 from tests.simulation.states import ActiveIndexes, check_copy, check_snapshot
 from tests.simulation.upkept import Flushed, check_deletes, check_removed, expired
 from tests.simulation.world import Fate, Removal
+from tests.support.control_batches import marker_batch
 
 
 def check_configuration(world, configs):
@@ -277,9 +277,7 @@ class Leader(Program):
     def marker(self, op):
         base, time_ms, epoch = self._end(), self._world.clock.time_ms, self._epoch()
         kind = ControlType.COMMIT if op.commits else ControlType.ABORT
-        key, value = struct.pack(">hh", 0, kind), struct.pack(">hi", 0, EndTransactionMarker(kind, 0).coordinator_epoch)
-        fields = BatchFields(epoch, op.producer, 0, -1, transactional=True, control=True)
-        data = encode_batch([Record(key, value, (), time_ms)], base_offset=base, fields=fields)
+        data = marker_batch(kind, op.producer, base_offset=base, timestamp=time_ms, leader_epoch=epoch)
         marker = COMMIT if op.commits else ABORT
         self._append(
             Copied(base, base, crc_of(data), (), time_ms, op.producer, True, marker, epoch=epoch, size=len(data)), data

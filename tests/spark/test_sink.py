@@ -1,10 +1,8 @@
 """df.write.format("kafkafs"): by the rules of Spark's Kafka sink, into partitions as Kafka's producer chooses them."""
 
 import contextlib
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 from threading import Event
 
@@ -13,7 +11,7 @@ import pytest
 
 from kafkafs.arrow.invalid_option import InvalidOption
 from storage.directory.owned_dir import Opening, OwnedDir
-from storage.files import commit_ledger, names
+from storage.files import names
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.staged_writes import commit
@@ -21,10 +19,10 @@ from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.spark.session import wait_for_tasks
 from tests.support.builders import START_MS, build_log_dir, metadata_records
-from tests.support.crash_points import Sessions
-from tests.support.faults import Crash, FaultyDisk
+from tests.support.crash_points import kill_commit
 from tests.support.mounts import mounted, requires_fuse
 from tests.support.partitions import partition_for_key
+from tests.support.readers import read_all
 from tests.support.waiting import wait_for
 
 expr, udf = (getattr(pytest.importorskip("pyspark.sql.functions"), name) for name in ("expr", "udf"))
@@ -52,11 +50,7 @@ def staged_files(path):
 
 def messages(path, topic, partition):
     snapshot = LogDir.open_read_only(path).log(TopicPartition(topic, partition)).snapshot()
-    found = []
-    for block in read_range(snapshot, 0):
-        assert block.damage is None
-        found += [(block.key(row), block.value(row), block.headers(row)) for row in range(len(block))]
-    return found
+    return [(record.key, record.value, list(record.headers)) for record in read_all(snapshot)]
 
 
 def every_message(path):
@@ -101,8 +95,7 @@ def test_a_column_of_timestamps(spark, logs):
     found = {}
     for partition in range(2):
         snapshot = LogDir.open_read_only(logs).log(TopicPartition("t", partition)).snapshot()
-        for block in read_range(snapshot, 0):
-            found |= {bytes(block.value(row) or b"").decode(): int(block.timestamp[row]) for row in range(len(block))}
+        found |= {record.value.decode(): record.timestamp for record in read_all(snapshot)}
     assert found.pop("v3") >= int(began)
     assert found == {value: ms for value, ms in rows if ms is not None}
 
@@ -272,36 +265,19 @@ def test_a_write_that_comes_again_under_its_version(spark, logs):
     assert not staged_files(logs)
 
 
-def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, tmp_path, caplog):
+def test_a_write_that_was_killed_in_its_commit_and_is_run_again(spark, logs, caplog):
     """The next opening completes it: with a version messages are written once, without one twice, with a warning."""
     frame = spark.range(10).selectExpr("cast(id AS string) AS key", "cast(id AS string) AS value").coalesce(1)
     for again, options in ((10, {"txnAppId": "job", "txnVersion": "1"}), (30, {})):
         batch = frame.toArrow().combine_chunks().to_batches()[0]
         writer = batch_writer({"path": str(logs), "topic": "t", **options}, frame.schema, overwrite=False)
         told = writer.write(iter([batch]))
-        _begin(logs, told, tmp_path)
+        kill_commit(logs, lambda owned, _: commit.commit(owned, told.write, told.files, content=told.content))  # noqa: B023
         caplog.clear()
         batch_writer({"path": str(logs), "topic": "t"}, frame.schema, overwrite=False)
         assert ("its messages will be written twice" in caplog.text) == (not options)
         write(frame, logs, topic="t", **options)
         assert len(every_message(logs)) == again
-
-
-def _begin(logs, told, place):
-    """Leaves on disk what a commit leaves that is killed before it has appended anything."""
-    for stop_at in count():
-        left = shutil.copytree(logs, place / f"{told.write.id}-{stop_at}")
-        disk = FaultyDisk(left)
-        sessions = Sessions(left, disk)
-        owned = sessions.open()
-        disk.stop_at = len(disk.operations) + stop_at
-        with pytest.raises(Crash):
-            commit.commit(owned, told.write, told.files, content=told.content)
-        sessions.end()
-        if commit_ledger.read(left).pending:
-            shutil.rmtree(logs)
-            left.rename(logs)
-            return
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from storage.directory.owned_dir import Opening, OwnedDir
 from storage.files import commit_ledger, names
 from storage.format.block import Record
 from storage.log.log_dir import LogDir
-from storage.log.reader import read_range
 from storage.types import TopicPartition
 from storage.verify.verify import verify_log_dir
 from tests.spark.session import new_spark, run_to_end
 from tests.spark.streaming_driver import copying
+from tests.support.readers import read_all
 from tests.support.waiting import wait_for
 
 StreamingQueryException = pytest.importorskip("pyspark.errors").StreamingQueryException
@@ -56,14 +56,11 @@ def appended(path, first, count):
 
 def values(path):
     """What a reader sees in `out`, in order within each partition; damaged or incomplete batches are an error."""
-    log_dir = LogDir.open_read_only(path)
-    found = []
-    for partition in range(PARTITIONS):
-        snapshot = log_dir.log(TopicPartition("out", partition)).snapshot()
-        for block in read_range(snapshot, 0):
-            assert block.damage is None
-            found += [int(bytes(block.value(row) or b"")) for row in range(len(block))]
-    return found
+    return [int(record.value) for partition in range(PARTITIONS) for record in records(path, partition)]
+
+
+def records(path, partition):
+    return read_all(LogDir.open_read_only(path).log(TopicPartition("out", partition)).snapshot())
 
 
 def _started(place, _batch):
@@ -121,11 +118,9 @@ def test_a_killed_query_writes_each_message_once(tmp_path):
 def _check_order(path, partition):
     """Each key's messages are in the order of the source."""
     last = {}
-    for block in read_range(LogDir.open_read_only(path).log(TopicPartition("out", partition)).snapshot(), 0):
-        for row in range(len(block)):
-            key, value = block.key(row), int(bytes(block.value(row) or b""))
-            assert value > last.get(key, -1)
-            last[key] = value
+    for record in records(path, partition):
+        assert int(record.value) > last.get(record.key, -1)
+        last[record.key] = int(record.value)
 
 
 @contextmanager

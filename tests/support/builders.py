@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from storage.append import message_sets
 from storage.format.block import Headers, Record
 from storage.format.compression import Codec
-from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.control_records import ControlType
 from storage.format.record_batch import BatchFields, encode_batch
 from tests.support.broker_rules import (
     Producers,
@@ -341,13 +341,13 @@ def _encode(
     if isinstance(item, Raw):
         return item.data, list(item.records)
     if isinstance(item, Marker):
-        timestamp = _timestamp(item.timestamp, next_offset)
         data = marker_batch(
-            EndTransactionMarker(item.kind, item.coordinator_epoch),
+            item.kind,
+            item.producer_id,
             base_offset=next_offset,
-            timestamp=timestamp,
-            producer_id=item.producer_id,
+            timestamp=_timestamp(item.timestamp, next_offset),
             producer_epoch=item.producer_epoch,
+            coordinator_epoch=item.coordinator_epoch,
             leader_epoch=item.leader_epoch,
         )
         return data, []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from storage.directory.owned_dir import OwnedDir
+from storage.files import commit_ledger, names
 from tests.support.faults import Crash, FaultyDisk
 from tests.support.nightly import rounds
 from tests.support.owned_dirs import opened
@@ -57,6 +58,31 @@ class Sessions:
             owned._logs.abandon()
             with contextlib.suppress(Crash):
                 owned._dir_lock.release()
+
+
+def kill_commit(
+    path: Path,
+    commit: Callable[[OwnedDir, FaultyDisk], object],
+    is_moment: Callable[[str, Path], bool] = lambda _what, _path: True,
+) -> None:
+    """Kill a commit before the first operation after its intent was recorded for which `is_moment` says so."""
+    disk = FaultyDisk(path)
+    sessions = Sessions(path, disk)
+    begun = False
+
+    def stop(what: str, place: Path) -> None:
+        nonlocal begun
+        if begun and is_moment(what, place):
+            disk.stopped = True
+            raise Crash(what)
+        begun = begun or what == f"rename {names.COMMITS}.tmp {names.COMMITS}"
+
+    disk.fail = stop
+    with contextlib.suppress(Crash):
+        commit(sessions.open(), disk)
+    assert disk.stopped
+    sessions.end()
+    assert commit_ledger.read(path).pending
 
 
 def every_crash(

@@ -18,7 +18,7 @@ from storage.format.batches import BatchTable
 from storage.format.block import Record
 from storage.format.columns import Column
 from storage.format.compression import Codec
-from storage.format.control_records import ControlType, EndTransactionMarker
+from storage.format.control_records import ControlType
 from storage.format.record_batch import PLAIN, BatchFields
 from storage.log.log_dir import LogDir
 from storage.types import Isolation, TopicPartition
@@ -155,10 +155,7 @@ def transact(log, producer, pairs, end):
     for pair in pairs:
         put(log, updates([pair]), fields=fields)
     if end is not None:
-        marker = marker_batch(
-            EndTransactionMarker(end), base_offset=log.log_end_offset, timestamp=NOW_MS, producer_id=producer,
-            producer_epoch=0,
-        )  # fmt: skip
+        marker = marker_batch(end, producer, base_offset=log.log_end_offset, timestamp=NOW_MS)
         log.append_batches(memoryview(marker))
 
 

@@ -287,30 +287,25 @@ def dumped(suffix):
 
 
 @requires_fixtures
-def test_offset_indexes():
+@pytest.mark.parametrize(
+    ("kind", "suffix", "pattern"),
+    [
+        (OFFSETS, ".index", r"offset: (\d+) position: (\d+)"),
+        (TIMES, ".timeindex", r"timestamp: (\d+) offset: (\d+)"),
+    ],
+)
+def test_offset_and_time_indexes(kind, suffix, pattern):
     cases = entries = 0
-    for case in dumped(".index"):
+    for case in dumped(suffix):
         log_size = (case.file.parent / segment_file(case.base_offset, FileKind.LOG)).stat().st_size
-        index = offset_index.load(case.file, case.base_offset, log_size)
-        expected = case.rows(r"offset: (\d+) position: (\d+)")
-        assert OFFSETS.found(index) == expected, case.file
+        index = kind.module.load(case.file, case.base_offset, *([log_size] if kind is OFFSETS else []))
+        expected = case.rows(pattern)
+        assert kind.found(index) == expected, case.file
         assert (index.problem, index.missing, index.entries) == (None, False, len(expected)), case.file
-        assert offset_index.encode(index.offsets, index.positions, case.base_offset) == case.file.read_bytes()
-        cases, entries = cases + 1, entries + len(expected)
-    assert cases > 400
-    assert entries > 2_000
-
-
-@requires_fixtures
-def test_time_indexes():
-    cases = entries = 0
-    for case in dumped(".timeindex"):
-        index = time_index.load(case.file, case.base_offset)
-        expected = case.rows(r"timestamp: (\d+) offset: (\d+)")
-        assert TIMES.found(index) == expected, case.file
-        assert (index.problem, index.missing, index.entries) == (None, False, len(expected)), case.file
-        assert index.last == index.entry(-1) if expected else index.last.timestamp == -1, case.file
-        assert time_index.encode(index.timestamps, index.offsets, case.base_offset) == case.file.read_bytes()
+        if kind is TIMES:
+            assert index.last == index.entry(-1) if expected else index.last.timestamp == -1, case.file
+        columns = (getattr(index, column) for column in kind.columns)
+        assert kind.module.encode(*columns, case.base_offset) == case.file.read_bytes(), case.file
         cases, entries = cases + 1, entries + len(expected)
     assert cases > 400
     assert entries > 2_000

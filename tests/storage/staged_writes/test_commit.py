@@ -33,8 +33,8 @@ from storage.staged_writes.staging import StagedFileWriter, staged_spans
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind
 from storage.verify.verify import verify_log_dir
-from tests.support.crash_points import Sessions, every_crash
-from tests.support.faults import Crash, FaultyDisk
+from tests.support.crash_points import Sessions, every_crash, kill_commit
+from tests.support.faults import FaultyDisk
 from tests.support.owned_dirs import NOW_MS, HastyDisk, StandingClock, append, opened, read, values_of
 
 # Each is another state that a power loss at the same moment may leave.
@@ -249,23 +249,15 @@ def test_stopped_at_every_operation(tmp_path, before, work, committed):
 
 def stop_with_write_pending(path, number=0, work=write_batch, *, appended=0):
     """Stops a commit when it has begun, and has written to a log as often as `appended` says."""
-    disk = FaultyDisk(path)
-    sessions = Sessions(path, disk)
     writes = []
 
-    def stop(what, path):
-        begins = what == f"rename {names.COMMITS}.tmp {names.COMMITS}"
-        if begins or (writes and what.startswith("write") and path.match("t-?/*.log")):
+    def is_moment(what, place):
+        if len(writes) < appended and what.startswith("write") and place.match("t-?/*.log"):
             writes.append(what)
-        if len(writes) == appended + 1 and disk.stop_at is None:
-            disk.stop_at = len(disk.operations) + 1
+            return False
+        return len(writes) == appended
 
-    disk.fail = stop
-    with pytest.raises(Crash):
-        work(sessions.open(), disk, number)
-    disk.stopped = True
-    sessions.end()
-    assert len(commit_ledger.read(path).pending) == 1
+    kill_commit(path, lambda owned, disk: work(owned, disk, number), is_moment)
 
 
 def test_a_pending_write_moves_behind_what_others_appended(tmp_path, before):
