@@ -143,6 +143,7 @@ def test_unknown_topic_keys(name, advice):
     [
         ("segment_bytes", "13", "invalid value for segment.bytes; expected a 32-bit integer at least 14, found '13'"),
         ("cleanup_policy", "shrink", "a comma-separated list of compact, delete, found 'shrink'"),
+        *(("retention_bytes", str(number), "expected a 64-bit integer, found") for number in (-(2**63) - 1, 2**63)),
         *(("message_format_version", text, "a Kafka version such as 0.10.2")
           for text in ("", "2", "two", "0.x", "1.2.3.4.5", ".1")),
     ],
