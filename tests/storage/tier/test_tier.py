@@ -352,6 +352,14 @@ def test_manifests_that_are_none(place, text):
         read_all(segment_of(place))
 
 
+@pytest.mark.parametrize("data_key", ["k1", "k1:", "k1:!"])
+def test_a_manifest_without_a_data_key(place, data_key):
+    """The fault is the manifest's, not that of the private key that was given."""
+    change(place, lambda manifest: manifest["encryption"].update(dataKey=data_key))
+    with pytest.raises(CorruptData, match="manifest has no data key"):
+        read_all(segment_of(place))
+
+
 @pytest.mark.parametrize(("real", "said"), [(4096, 4095), (4096, 4097)])
 def test_a_chunk_that_decompresses_to_more_or_less(place, real, said):
     """What the manifest says of sizes is right, and so is the tag; only the content is not."""
