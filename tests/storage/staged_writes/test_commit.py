@@ -248,14 +248,15 @@ def test_stopped_at_every_operation(tmp_path, before, work, committed):
 
 
 def stop_with_write_pending(path, number=0, work=write_batch, *, appended=0):
-    """Stops a commit when it has begun, and has written to a log as often as `appended` says."""
-    writes = []
+    """Stops a commit that has begun, written to a log as often as `appended` says, and then done one thing more."""
+    writes, others = [], []
 
     def is_moment(what, place):
-        if len(writes) < appended and what.startswith("write") and place.match("t-?/*.log"):
+        if len(writes) == appended:
+            others.append(what)
+        elif what.startswith("write") and place.match("t-?/*.log"):
             writes.append(what)
-            return False
-        return len(writes) == appended
+        return len(others) == 2
 
     kill_commit(path, lambda owned, disk: work(owned, disk, number), is_moment)
 
