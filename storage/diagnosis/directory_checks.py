@@ -25,7 +25,7 @@ from storage.files.names import DirKind
 from storage.files.opening import exists, real_place
 from storage.files.partition_metadata import id_bytes
 from storage.files.small_files import read_whole
-from storage.types import TopicPartition
+from storage.types import MAX_OFFSET, TopicPartition
 
 REVIVE = "`kafkafs revive` makes a directory of it on which a broker starts"
 _RESERVED_IDS = 100
@@ -398,11 +398,11 @@ def check_checkpoints(state: LogDirState) -> Iterator[Prediction]:
         if problem is None:
             continue
         then = _CHECKPOINTS.get(name, "begins it anew")
-        if name in _CHECKPOINTS and _is_of_lines(path):
+        if name in _CHECKPOINTS and _has_wrong_number(path):
             # only the number in a line is wrong: no IOException, and LogManager continues without the file
             yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
             continue
-        if name in _READ_LATER and _is_of_lines(path):  # the same error, but LogManager does not catch it
+        if name in _READ_LATER and _has_wrong_number(path):  # the same error, but LogManager does not catch it
             what = f"starts, but {_READ_LATER[name]}: NumberFormatException"
             advice = f"Remove the file: the broker then {then}"
             yield Prediction("checkpoint-corrupt", Reaction.UNNOTICED, path, problem.what, what, advice)
@@ -417,12 +417,26 @@ def check_checkpoints(state: LogDirState) -> Iterator[Prediction]:
         )
 
 
-def _is_of_lines(path: Path) -> bool:
-    """Whether a checkpoint's lines have the right number of fields, whatever their content."""
+def _has_wrong_number(path: Path) -> bool:
+    """Whether a broker meets a wrong number in a checkpoint's line before anything else that is wrong: it reads line by
+    line, and counts the lines last."""
     try:
-        return bool(checkpoints.parse_frame(read_whole(path) or b"", 3, path))
-    except (CorruptCheckpoint, OSError):
+        text = (read_whole(path) or b"").decode().replace("\r\n", "\n").replace("\r", "\n")
+        lines = text.removesuffix("\n").split("\n")
+        if [checkpoints.parse_integer(line, 2**31 - 1, line, path) for line in lines[:2]][:1] != [checkpoints.VERSION]:
+            return False
+    except (CorruptCheckpoint, OSError, UnicodeDecodeError):
         return False
+    for line in lines[2:]:
+        fields = line.split()
+        if len(fields) != 3 or line[0].isspace():
+            return False
+        try:
+            checkpoints.parse_integer(fields[1], 2**31 - 1, line, path)
+            checkpoints.parse_integer(fields[2], MAX_OFFSET, line, path)
+        except CorruptCheckpoint:
+            return True
+    return False
 
 
 def check_space(state: LogDirState) -> Iterator[Prediction]:

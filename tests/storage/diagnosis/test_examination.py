@@ -443,6 +443,22 @@ def test_a_directory_in_place_of_the_snapshot_before_an_empty_segment(tmp_path):
     assert named(path, "no-regular-file") == []
 
 
+@pytest.mark.parametrize(
+    ("lines", "reaction"),
+    [
+        ("t zero 5\n", Reaction.UNNOTICED),
+        ("t 0 5\nt 1 \0\0\n", Reaction.UNNOTICED),  # it counts the lines last
+        ("t 0 5\nt 1 zero\ngarbage\n", Reaction.UNNOTICED),
+        ("t 0 5\ngarbage\nt 1 zero\n", Reaction.OFFLINE),
+        ("t 0 5\nt 1 7\n", Reaction.OFFLINE),
+    ],
+)
+def test_the_first_wrong_line_of_a_cleaners_checkpoint_decides(tmp_path, lines, reaction):
+    path = built(tmp_path, [b"a"])
+    (path / "cleaner-offset-checkpoint").write_text(f"0\n1\n{lines}")
+    assert named(path, "checkpoint-corrupt") == [("", reaction, None)]
+
+
 @pytest.mark.parametrize("nodes", [[1], [1, 2]])
 def test_an_absent_partition_may_be_in_a_directory_that_was_not_named(tmp_path, nodes):
     path = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 2, nodes)]}).path
