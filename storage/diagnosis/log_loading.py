@@ -120,11 +120,15 @@ def _is_read_later(name: str, active: int) -> bool:
 
 def _newest_snapshot(directory: Path) -> int:
     """The offset of the newest producer snapshot that can be read; -1 if there is none."""
-    for offset in reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)):
-        with suppress(CorruptCheckpoint, OSError):
-            if producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)) is not None:
-                return offset
-    return -1
+    offsets = reversed(live_offsets(directory, FileKind.PRODUCER_SNAPSHOT))
+    return next((offset for offset in offsets if _is_snapshot(directory, offset)), -1)
+
+
+def _is_snapshot(directory: Path, offset: int) -> bool:
+    """Whether the producer snapshot at an offset can be read."""
+    with suppress(CorruptCheckpoint, OSError):
+        return producer_state.read(directory / names.segment_file(offset, FileKind.PRODUCER_SNAPSHOT)) is not None
+    return False
 
 
 def _is_checked(path: Path) -> bool:
@@ -316,10 +320,24 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
     if seen is None:
         broker = "does not start: it looks for the end of the log there"
         return Prediction("log-end-misread", Reaction.REFUSES, last.log.path, what, broker, _RECOVER, tp)
+    if _looks_for(directory, seen):
+        entries = ((last.base_offset + offset, at) for offset, at in _INDEX_ENTRY.iter_unpack(data))
+        position = max((at for offset, at in entries if offset <= seen), default=0)
+        if _end_from(last, position, seen) is None:
+            what = f"from position {position} on there is something else than batches"
+            broker = f"does not start: it looks for offset {seen} there, as no producer snapshot is from the log's end"
+            return Prediction("log-end-misread", Reaction.REFUSES, last.log.path, what, broker, _RECOVER, tp)
     if seen != end:
         broker = f"takes {seen} for the end of the log, which is {end}, and goes on there"
         return Prediction("log-end-misread", Reaction.CUTS, last.log.path, what, broker, _RECOVER, tp, seen)
     return None
+
+
+def _looks_for(directory: Path, end: int) -> bool:
+    """Whether a broker that takes `end` for the end of a log reads messages before it to know the producers: there are
+    snapshots, but none that it can read is from there (UnifiedLog.rebuildProducerState)."""
+    snapshots = live_offsets(directory, FileKind.PRODUCER_SNAPSHOT)
+    return bool(snapshots) and not (end in snapshots and _is_snapshot(directory, end))
 
 
 def _falling_end(report: RecoveryReport, directory: Path) -> Prediction | None:

@@ -16,6 +16,7 @@ from storage.diagnosis import broker_properties
 from storage.diagnosis.examination import examine
 from storage.diagnosis.predictions import Reaction
 from storage.errors import InvalidConfig
+from storage.files import producer_state
 from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.metadata_checkpoint import bootstrap, cluster_records
 from storage.files.metadata_replay import ClusterMetadata
@@ -166,7 +167,7 @@ def test_what_is_expected_of_an_unclean_directory(tmp_path):
         (None, batch([record()], 40, crc=0), (Reaction.CUTS, 41)),
         (None, batch([record()], 40, last_offset_delta=-9), (Reaction.CUTS, 32)),
         ((-5, 0), bytes(500), None),  # it recovers the segment
-        (None, b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26), (Reaction.CUTS, 14)),
+        (None, b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26), (Reaction.REFUSES, None)),
         ((12, 0), b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26), (Reaction.REFUSES, None)),
     ],
     ids=[
@@ -188,6 +189,23 @@ def test_where_a_broker_looks_for_the_end_of_a_log(tmp_path, entry, tail, predic
     index = path / "t-0" / f"{0:020}.index"
     index.write_bytes(b"" if entry is None else struct.pack(">ii", *entry))
     assert named(path, "log-end-misread") == ([] if predicted is None else [("t/0", *predicted)])
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "predicted"),
+    [((0, 12), (Reaction.REFUSES, None)), ((14,), (Reaction.CUTS, 14)), ((), (Reaction.CUTS, 14))],
+    ids=["of earlier ends", "of the end", "none"],
+)
+def test_a_broker_that_has_to_know_producers_looks_for_the_end_it_has_found(tmp_path, snapshots, predicted):
+    """It reads the first offset of each batch on its way, and for that decompresses sets of old messages."""
+    old_set = b"\0\0\0\0\0\0\0\x0d\0\0\0\x20\0\0\0\0\1\1" + bytes(26)
+    path = built(tmp_path, Partition([Batch(many(6)), Batch(many(6))], tail=old_set))
+    (path / "t-0" / f"{0:020}.index").write_bytes(b"")
+    for snapshot in (path / "t-0").glob("*.snapshot"):
+        snapshot.unlink()
+    for offset in snapshots:
+        (path / "t-0" / f"{offset:020}.snapshot").write_bytes(producer_state.encode([]))
+    assert named(path, "log-end-misread") == [("t/0", *predicted)]
 
 
 @pytest.mark.parametrize("clean", [False, True])
