@@ -23,6 +23,7 @@ from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
+from storage.files.opening import is_directory
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.format.batches import LENGTH
 from storage.log.segments import live_offsets
@@ -62,6 +63,8 @@ def check_quorum(
                 "Correct metadata.log.dir, or the order of log.dirs: the first one has the metadata log",
             )
     yield from _check_log(metadata_dir.metadata_log)
+    if metadata is not None and metadata.problem is None:
+        yield from _check_producer_snapshots(metadata_dir.metadata_log, metadata.end_offset)
     yield from _check_quorum_state(metadata_dir.metadata_log / names.QUORUM_STATE)
     bootstrap = metadata_dir.path / names.BOOTSTRAP_CHECKPOINT
     what = None
@@ -128,7 +131,7 @@ def _check_log(directory: Path) -> Iterator[Prediction]:
             what, broker = "is no directory", "does not start: it cannot make the metadata log"
             yield Prediction("metadata-log-damaged", Reaction.REFUSES, directory, what, broker, "Move it elsewhere")
         return
-    for prediction in check_files(directory, TopicPartition(names.CLUSTER_METADATA_TOPIC, 0)):
+    for prediction in check_files(directory, TopicPartition(names.CLUSTER_METADATA_TOPIC, 0), is_rehearsed=True):
         refuses = prediction.reaction is Reaction.OFFLINE
         yield replace(
             prediction, reaction=Reaction.REFUSES, broker="does not start: it cannot load the metadata log",
@@ -171,6 +174,26 @@ def _check_log(directory: Path) -> Iterator[Prediction]:
             f"the log begins at {bases[0]}, and no snapshot reaches that offset",
             "does not start: Inconsistent snapshot state", f"Put the files that are missing back, or: {REVIVE}",
         )  # fmt: skip
+
+
+def _check_producer_snapshots(directory: Path, end: int) -> Iterator[Prediction]:
+    """Check for a directory with the name of a producer snapshot that a broker writes: it recovers the metadata log at
+    each start. `end`: where the log ends."""
+    bases = live_offsets(directory, FileKind.LOG)
+    for path in paths_in(directory):
+        parsed = names.parse_segment_file(path.name)
+        if parsed is None or parsed.kind is not FileKind.PRODUCER_SNAPSHOT or not is_directory(path):
+            continue
+        reaction, broker = Reaction.REFUSES, "does not start: it cannot write the snapshot"
+        if parsed.offset == end and bases and bases[-1] < end:
+            reaction = Reaction.STRAY
+            broker = (
+                f"removes the metadata log from offset {bases[-1]} on, as it cannot write the snapshot, and starts;"
+                " topics that it forgets become strays"
+            )
+        elif parsed.offset not in bases[1:]:
+            continue  # it writes no snapshot there
+        yield Prediction("no-regular-file", reaction, path, "is a directory", broker, "Move it elsewhere")
 
 
 def _check_quorum_state(path: Path) -> Iterator[Prediction]:

@@ -137,6 +137,19 @@ def test_an_older_snapshot_does_not_help_a_newer_one_that_is_damaged(tmp_path):
         assert [one for _, one, _ in named(path, "metadata-snapshot-damaged")] == reactions
 
 
+@pytest.mark.parametrize(
+    ("behind", "reaction"), [(0, [Reaction.STRAY]), (1, []), (-1, [])], ids=["at its end", "above it", "below it"]
+)
+def test_a_directory_in_place_of_a_producer_snapshot_of_the_metadata_log(tmp_path, behind, reaction):
+    """A broker cannot write the one at the end of the log, takes the segment for damaged, and starts without it."""
+    path = built(tmp_path, [b"a"])
+    end = ClusterMetadataReader(path).refresh().end_offset
+    snapshot = path / "__cluster_metadata-0" / f"{end + behind:020}.snapshot"
+    snapshot.unlink(missing_ok=True)
+    snapshot.mkdir()
+    assert [one for _, one, _ in named(path, "no-regular-file")] == reaction
+
+
 def test_what_is_expected_of_an_unclean_directory(tmp_path):
     """Zeros where messages were flushed are damage; at or behind the recovery point they are preallocated space that
     nobody has written to."""
