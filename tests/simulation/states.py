@@ -2,7 +2,7 @@
 states is in the package. Recovery repairs most of what is wrong here, so that later nothing could be seen of it."""
 
 import struct
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 
 from storage.files import leader_epochs, names, producer_state
 from storage.files.names import FileKind
@@ -109,7 +109,8 @@ def check_copy(log, copy, world):
 
 
 def check_epochs(name, epochs, batches, start, end):
-    """Each batch is in its leader's epoch, and no other epoch begins among them."""
+    """Each batch is in its leader's epoch, and no other epoch begins among them. After a power loss a segment may be
+    gone though an empty one after it is there: an epoch that began in such a gap counts as one of the batch behind."""
     batches = [batch for batch in batches if batch.last >= start]
     if not batches:
         return
@@ -117,9 +118,14 @@ def check_epochs(name, epochs, batches, start, end):
     expected = [(batches[0].epoch, first), *(entry for entry in epochs_of(batches) if entry[1] > first)]
     entries = epochs.entries
     slot = bisect_right(entries, first, key=lambda entry: entry.start_offset) - 1
-    noted = [] if slot < 0 else [(entries[slot].epoch, first)]
-    noted += [(entry.epoch, entry.start_offset) for entry in entries[slot + 1 :] if entry.start_offset < end]
-    if noted != expected:
+    noted = {} if slot < 0 else {first: entries[slot].epoch}
+    for entry in entries[slot + 1 :]:
+        behind = bisect_left(batches, entry.start_offset, key=lambda batch: batch.base)
+        if entry.start_offset <= batches[behind - 1].last:
+            noted[entry.start_offset] = entry.epoch
+        elif behind < len(batches) and entry.start_offset < end:
+            noted[batches[behind].base] = entry.epoch
+    if [(epoch, offset) for offset, epoch in noted.items()] != expected:
         raise Anomaly(f"leader epochs: {name} has {noted}, expected {expected}")
 
 

@@ -83,7 +83,7 @@ def test_the_driver_refuses_uncompiled_kernels_before_it_starts_tasks(tmp_path, 
 def test_modules_are_kept_from_the_second_task_on(becomes_a_worker, frozen):
     """In a new process, because freezing cannot be undone."""
     program = (
-        "import gc, pickle, sys; from types import SimpleNamespace; from kafkafs.spark import python_workers as start; "
+        "import gc, pickle, sys; from types import SimpleNamespace; from kafkafs.spark import worker_start as start; "
         f"sent = pickle.dumps(start.Started(len)); {becomes_a_worker}; "
         "print([pickle.loads(sent)('four') == 4 and gc.get_freeze_count() > 1000 for _ in range(3)])"
     )

@@ -44,7 +44,7 @@ def test_sparks_workers_run_no_code_of_the_directory(tmp_path):
         pytest.skip("no Java: Spark does not run")
     log_dir, ran = build_log_dir(tmp_path / "log", {"t": [[b"a"]]}).path, tmp_path / "ran"
     plant(log_dir, ran, ("storage", "kafkafs", "numpy", "pyspark", "pickle"))
-    command = [*KAFKAFS, "spark", "stats", ".", "t", "--master", "local[1]"]
+    command = [*KAFKAFS, "spark", "export", ".", tmp_path / "out", "t", "--master", "local[1]"]
     done = subprocess.run(command, cwd=log_dir, capture_output=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert not ran.exists()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage.append import message_sets
 from storage.format import columns
-from storage.format.batches import ScanStop
+from storage.format.batches import CODEC_MASK, ScanStop
 from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
@@ -27,6 +27,7 @@ from tests.support.uncompiled import extension_modules, plain_kernels, uncompile
 
 # decode(encode(x)) is x, for any records in every format and codec; any bytes decode or are damage, never more.
 
+ATTRIBUTES_BYTE = 22  # of a batch since format v2, with the codec
 INT64 = st.integers(-(2**63), 2**63 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT16 = st.integers(-(2**15), 2**15 - 1)
@@ -107,8 +108,21 @@ def test_damaged_batches_are_read_or_are_damage(records, old, codec, magic, dice
 
 def check_both_forms(data):
     """What reading `data` gives does not depend on the form, with checksums and without."""
-    in_both_forms(read_all, data)
-    return in_both_forms(read_all, data, verify_crc=False)
+    in_both_forms(_read, data)
+    in_both_forms(_read, data, verify_crc=False)
+    return read_all(data, verify_crc=False)
+
+
+def _read(data, **options):
+    """As read_all, but without what is said of damage in zstd: whether the frame or the records in it are found to be
+    damaged depends on the version of libzstd, and each form has its own."""
+    outcome = read_all(data, **options)
+    codecs = [data[position + ATTRIBUTES_BYTE] & CODEC_MASK for _, position, *_ in outcome.damages]
+    return outcome._replace(
+        damages=[
+            damage[:2] if codec == Codec.ZSTD else damage for codec, damage in zip(codecs, outcome.damages, strict=True)
+        ]
+    )
 
 
 def test_plain_kernels_take_the_place_of_compiled_ones():
