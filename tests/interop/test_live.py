@@ -79,7 +79,7 @@ def test_at_once(client, live):
     for number in range(12):
         topic = live.path / f"new-{number}"
         assert not topic.exists()
-        client.create_topic(topic.name, config={"preallocate": "true"})
+        client.create_topic(topic.name, config={"preallocate": "true", "segment.bytes": str(1 << 20)})
         assert (topic / "0/messages.txt").read_bytes() == b""
         assert topic.name in {path.name for path in live.path.iterdir()}
     view = topic / "0/messages.txt"
