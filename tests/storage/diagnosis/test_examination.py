@@ -538,6 +538,19 @@ def test_a_meta_properties_without_ids(tmp_path, text):
 
 
 @pytest.mark.parametrize(
+    ("text", "refuses"), [("", None), ("node.id=1\n", None), ("cluster.id=other\n", "cluster-id-differs")]
+)
+def test_a_second_meta_properties_without_a_version(tmp_path, text, refuses):
+    """Of a file of version 0 a broker takes what is there: another directory has the ids."""
+    path, second = built(tmp_path / "first", [b"a"]), tmp_path / "second"
+    second.mkdir()
+    (second / "meta.properties").write_text(text)
+    found = examine([path, second])
+    assert [one.name for one in found.predictions if one.reaction is Reaction.REFUSES] == [refuses] * bool(refuses)
+    assert found.starts == (refuses is None)
+
+
+@pytest.mark.parametrize(
     ("content", "reaction"),
     [
         (b"", Reaction.REFUSES),
