@@ -343,8 +343,10 @@ def _looks_for(directory: Path, end: int) -> bool:
 def _falling_end(report: RecoveryReport, directory: Path) -> Prediction | None:
     """The wrong end that a broker finds after recovery if the last batch does not have the greatest offset."""
     last = max(live_offsets(directory, FileKind.LOG), default=0)
-    end, seen = report.log_end_offset, report.last_batch_ends.get(last)
-    if seen is None or seen == end:
+    if last not in report.fallen_segments:
+        return None
+    end, seen = report.log_end_offset, report.last_batch_ends[last]
+    if seen == end:
         return None
     what = f"its last batch ends at offset {seen}, below earlier ones"
     broker = f"takes {seen} for the end of the log, which is {end}, and goes on there"

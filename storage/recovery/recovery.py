@@ -83,9 +83,10 @@ class Cut:
 class RecoveryReport:
     """The report of recovering a partition; `changes` are texts for people, in order. `leftovers`: what recovery did
     with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
-    ascend, where a broker fails. `last_batch_ends`: the end of the last batch of each recovered segment, by base
-    offset: a broker takes it for the end of the log. `overlapping_segments`: the position of a batch that begins
-    before the previous one ends, by base offset. `epochs`: those that recovery leaves."""
+    ascend, where a broker fails. `fallen_segments`: those with batches at such offsets. `last_batch_ends`: the end of
+    the last batch of each recovered segment, by base offset: a broker takes it for the end of the log.
+    `overlapping_segments`: the position of a batch that begins before the previous one ends, by base offset. `epochs`:
+    those that recovery leaves."""
 
     tp: TopicPartition
     changes: list[str] = field(default_factory=list)
@@ -94,6 +95,7 @@ class RecoveryReport:
     removed_segments: list[int] = field(default_factory=list)
     recovered_segments: list[int] = field(default_factory=list)
     misordered_segments: list[int] = field(default_factory=list)
+    fallen_segments: list[int] = field(default_factory=list)
     last_batch_ends: dict[int, int] = field(default_factory=dict)
     overlapping_segments: dict[int, int] = field(default_factory=dict)
     log_start_offset: int = 0
@@ -399,6 +401,7 @@ class Recovery:
             self.report.overlapping_segments[segment.base_offset] = check.overlap
         self.report.last_batch_ends[segment.base_offset] = check.last_offset + 1
         if check.falls:
+            self.report.fallen_segments.append(segment.base_offset)
             name = segment.log.path.name
             self._note(f"leaves {check.falls} batches of {name} whose offsets do not ascend, as a broker does")
         if check.copies:
