@@ -136,7 +136,7 @@ class BlockPass:
     ) -> int:
         reached = start
         size = window_bytes(start, stop)
-        for window in scan_batches(self.snapshot, self.segment, start, stop, window=size, resumes=True):
+        for window in scan_batches(self.snapshot, self.segment, start, stop, window=size):
             damage = window.damage
             if damage is not None:
                 # The messages that were there are unknown.

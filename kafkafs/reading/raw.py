@@ -56,7 +56,7 @@ class RawTimePlan(RawPlan):
             return NO_TIMESTAMP
         stretches: list[_Stretch] = []
         newest = NO_TIMESTAMP
-        batches = scan_batches(snapshot, span.segment, span.start, span.end, resumes=True)
+        batches = scan_batches(snapshot, span.segment, span.start, span.end)
         with workbench() as bench, closing(batches) as windows:
             for window in windows:
                 if window.damage is None:

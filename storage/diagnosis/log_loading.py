@@ -200,7 +200,7 @@ def _of_blocked_snapshots(report: RecoveryReport, directory: Path) -> Prediction
     blocked: dict[int, Path] = {}
     for path in paths_in(directory):
         parsed = names.parse_segment_file(path.name)
-        if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and not path.is_file():
+        if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and is_directory(path):
             blocked[parsed.offset] = path
     for base in report.recovered_segments if blocked else ():
         end = report.last_batch_ends[base]

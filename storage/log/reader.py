@@ -87,12 +87,11 @@ def read_blocks(
     decoder: Decoder | None = None,
     window: int = WINDOW_BYTES,
     control: bool = False,
-    resumes: bool = False,
 ) -> Generator[RecordBlock, None, None]:
     """The records of the batches that begin in [start_position, end_position) of a segment, as a consumer sees them.
 
     No control records (unless `control`), nothing below the log start offset; under read_committed nothing of aborted
-    transactions and nothing from the last stable offset on. Positions and `resumes` as in `scan_batches`. A block is
+    transactions and nothing from the last stable offset on. Positions as in `scan_batches`. A block is
     valid until the next block is requested. Damage is in `RecordBlock.damage` (its error has the file's path); the
     records before it are in the block, and the next block continues after it. A block is empty only if it has damage.
     """
@@ -102,8 +101,8 @@ def read_blocks(
     position: int | None = start_position
     try:
         while position is not None:
-            spans = scan_batches(snapshot, segment, position, end_position, window=window, resumes=resumes)
-            position, resumes = None, True
+            spans = scan_batches(snapshot, segment, position, end_position, window=window)
+            position = None
             for span in spans:
                 if span.damage is not None:
                     yield _damaged(span)

@@ -62,7 +62,6 @@ def scan_batches(
     end_position: int | None = None,
     *,
     window: int = WINDOW_BYTES,
-    resumes: bool = False,
 ) -> Generator[Window, None, None]:
     """Yield the batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
 
@@ -70,10 +69,9 @@ def scan_batches(
     default. A batch larger than the window is a window by itself. Only headers are checked; offsets that do not ascend
     are damage, as are impossible lengths. SegmentGone if the file is removed, or becomes shorter, meanwhile.
 
-    A batch that is in the segment twice is yielded once. `resumes`: the caller has the batches before `start_position`,
-    so a batch there that repeats one of them is left out too; otherwise the scan takes it as the first.
+    A batch that is in the segment twice is yielded once; if both copies are not in one scan, the second one is too.
     """
-    return _BatchScan(snapshot, segment, start_position, end_position, resumes=resumes).windows(window)
+    return _BatchScan(snapshot, segment, start_position, end_position).windows(window)
 
 
 def scan_sound_batches(
@@ -98,21 +96,17 @@ class _BatchScan:
         "_limit",
         "_offset_before_last",
         "_position",
-        "_resumes",
         "_segment",
         "_snapshot",
     )
 
-    def __init__(
-        self, snapshot: LogSnapshot, segment: Segment, start: int, end: int | None, *, resumes: bool = False
-    ) -> None:
+    def __init__(self, snapshot: LogSnapshot, segment: Segment, start: int, end: int | None) -> None:
         self._snapshot = snapshot
         self._segment = segment
         self._limit = snapshot.end_position(segment)
         self._end = self._limit if end is None else min(end, self._limit)
         self._end_offset = _end_offset(snapshot, segment)
         self._position = start
-        self._resumes = resumes
         # None if the scan did not begin with the segment: looked up when an error has to name the next offset.
         self._last_offset = segment.base_offset - 1 if start == 0 else None
         # The position of the last batch in a window so far, and the last offset before that batch.
@@ -180,10 +174,6 @@ class _BatchScan:
         """Keep the rows before the first row whose offset is wrong; return the damage of that row, or, if the row
         repeats an earlier batch, the position after it."""
         known = self._last_offset
-        if known is None and self._resumes and table.rows and self._segment.repeats(table, 0):
-            behind = int(table.end[0])
-            table.clear()
-            return None, behind
         least = self._segment.base_offset - 1 if known is None else known
         good = ascending_rows(table, table.rows, least, self._end_offset)
         if table.rows and not good and self._is_last_batch_corrupt():

@@ -394,7 +394,10 @@ class Segment:
         index = self.offset_index()
         entry = index.floor(last_offset)  # it may be this batch's own
         start = self._floor(index, last_offset if entry.position < position else entry.offset - 1, position)
-        header = self.log.read(position, min(BATCH_HEADER_SIZE, int(table.size[row])))
+        size = min(BATCH_HEADER_SIZE, int(table.size[row]))
+        header = self.log.read(position, size)
+        if len(header) < size:
+            return False  # truncated since the batch was read
         data = self.log.read(start, min(LOOKUP_BYTES, position - start))
         if data and data[: len(header)] == header:  # it may be larger than a step
             return True

@@ -190,23 +190,6 @@ def test_readers_skip_what_is_there_twice(twice):
     assert content(tree, "/t/0/keys/k1.txt") == lines_of(offset for offset in offsets if offset % 2)
 
 
-@pytest.mark.parametrize("step", [1, 2, 3])
-@pytest.mark.parametrize("offsets", TWICE.values(), ids=TWICE)
-def test_views_skip_it_while_the_log_grows(tmp_path, offsets, step):
-    batches = log_of(tmp_path / "t-0", offsets)
-    log = tmp_path / "t-0" / f"{0:020d}.log"
-    log.write_bytes(b"")
-    tree = tree_of(tmp_path)
-    for start in range(0, len(offsets), step):
-        with log.open("ab") as file:
-            file.write(b"".join(batches[start : start + step]))
-        in_log = sorted(set(offsets[: start + step]))
-        for name in ("messages.txt", "offsets/0-.txt", "time/2025-11.txt"):
-            assert content(tree, f"/t/0/{name}") == lines_of(in_log), f"{name} of {offsets[: start + step]}"
-        with_key = [offset for offset in in_log if offset % 2 == 0]
-        assert content(tree, "/t/0/keys/k0.txt") == lines_of(with_key), f"a key of {offsets[: start + step]}"
-
-
 @pytest.mark.parametrize("command", ["mirror LOGDIR COPY", "salvage LOGDIR t --to COPY",
                                      "revive LOGDIR --to COPY", "revive LOGDIR --to COPY --salvage"])  # fmt: skip
 def test_copies_show_it_once(twice, tmp_path, command):
