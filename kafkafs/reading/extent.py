@@ -135,8 +135,7 @@ class BlockPass:
         stream: RenderedStream | None,
     ) -> int:
         reached = start
-        size = window_bytes(start, stop)
-        for window in scan_batches(self.snapshot, self.segment, start, stop, window=size):
+        for window in scan_batches(self.snapshot, self.segment, start, stop, window=window_bytes(start, stop)):
             damage = window.damage
             if damage is not None:
                 # The messages that were there are unknown.

@@ -99,15 +99,19 @@ class RenderedPlan:
         extent = self._index.stretch(snapshot, span.segment, self._rendition, start, end, record_filter, grows=grows)
         return self._add_extent(runs, span, extent, grows=grows)
 
-
-class OffsetPlan(RenderedPlan):
-    """The plan of a range of offsets."""
-
     def measures_more(self, snapshot: LogSnapshot, spans: Iterable[Span], limit: int) -> bool:
         """Whether `add` would measure more than `limit` bytes of batches, uncompressed, for all the spans
         (MeasuringPlan)."""
         sizes = ((span.segment, self._unmeasured(snapshot, span)) for span in spans)
         return self._index.are_more(snapshot, sizes, limit)
+
+    def _unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
+        """How many bytes of the span's file `add` would measure."""
+        raise NotImplementedError
+
+
+class OffsetPlan(RenderedPlan):
+    """The plan of a range of offsets."""
 
     def _unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
         """How many bytes of the span's file `add` would measure."""
@@ -182,12 +186,6 @@ class TimePlan(RenderedPlan):
     def __init__(self, index: BlockIndex, rendition: Rendition, times: TimeRange) -> None:
         super().__init__(index, rendition)
         self._times = times
-
-    def measures_more(self, snapshot: LogSnapshot, spans: Iterable[Span], limit: int) -> bool:
-        """Whether `add` would measure more than `limit` bytes of batches, uncompressed, for all the spans
-        (MeasuringPlan)."""
-        sizes = ((span.segment, self._unmeasured(snapshot, span)) for span in spans)
-        return self._index.are_more(snapshot, sizes, limit)
 
     def _unmeasured(self, snapshot: LogSnapshot, span: Span) -> int:
         """How many bytes of the span's file `add` would measure."""

@@ -56,8 +56,7 @@ class RawTimePlan(RawPlan):
             return NO_TIMESTAMP
         stretches: list[_Stretch] = []
         newest = NO_TIMESTAMP
-        batches = scan_batches(snapshot, span.segment, span.start, span.end)
-        with workbench() as bench, closing(batches) as windows:
+        with workbench() as bench, closing(scan_batches(snapshot, span.segment, span.start, span.end)) as windows:
             for window in windows:
                 if window.damage is None:
                     newest = max(newest, self._add_window(bench, span, window, stretches))

@@ -425,7 +425,8 @@ def _has_wrong_number(path: Path) -> bool:
     try:
         text = (read_whole(path) or b"").decode().replace("\r\n", "\n").replace("\r", "\n")
         lines = text.removesuffix("\n").split("\n")
-        if [checkpoints.parse_integer(line, 2**31 - 1, line, path) for line in lines[:2]][:1] != [checkpoints.VERSION]:
+        version, *_ = (checkpoints.parse_integer(line, 2**31 - 1, line, path) for line in lines[:2])
+        if version != checkpoints.VERSION:
             return False
     except (CorruptCheckpoint, OSError, UnicodeDecodeError):
         return False

@@ -39,7 +39,7 @@ _TXN_INDEX_ENTRY = struct.Struct(">h16xq8x")  # version, last offset
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
 _DELTA_POSITION = 23  # of the last offset delta
 _OLD_ATTRIBUTES, _CODEC = 17, 7  # position of a message's attributes before v2, and the bits of its codec
-_LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
+LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 
 
 def check_files(
@@ -193,15 +193,21 @@ def of_recovery(
     yield from _lost_ends(report, directory, known, clean=clean)
 
 
+def blocked_snapshots(directory: Path) -> dict[int, Path]:
+    """The directories with the name of a producer snapshot, by its offset: a broker cannot write that snapshot."""
+    parsed = ((path, names.parse_segment_file(path.name)) for path in paths_in(directory))
+    return {
+        name.offset: path
+        for path, name in parsed
+        if name is not None and name.kind is FileKind.PRODUCER_SNAPSHOT and is_directory(path)
+    }
+
+
 def _of_blocked_snapshots(report: RecoveryReport, directory: Path) -> Prediction | None:
     """The reaction of recovery to a directory with the name of a producer snapshot that it writes: at the beginning of
     a segment, unless the log begins there, or at its end. It then takes the segment for damaged (LogLoader.recoverLog).
     """
-    blocked: dict[int, Path] = {}
-    for path in paths_in(directory):
-        parsed = names.parse_segment_file(path.name)
-        if parsed is not None and parsed.kind is FileKind.PRODUCER_SNAPSHOT and is_directory(path):
-            blocked[parsed.offset] = path
+    blocked = blocked_snapshots(directory)
     for base in report.recovered_segments if blocked else ():
         end = report.last_batch_ends[base]
         again = base in blocked and base > report.log_start_offset
@@ -362,7 +368,7 @@ def _end_from(segment: Segment, position: int, offset: int) -> int | None:
         return None
     while position < size - _BATCH_HEAD.size:
         base, length, magic = _BATCH_HEAD.unpack(segment.log.read(position, _BATCH_HEAD.size))
-        if length < _LEAST_LENGTH:
+        if length < LEAST_LENGTH:
             return None
         if position + LOG_OVERHEAD + length > size:
             break

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from storage.diagnosis.damage import of_denied
 from storage.diagnosis.directory_checks import REVIVE, LogDirState, not_a_file
-from storage.diagnosis.log_loading import check_files
+from storage.diagnosis.log_loading import LEAST_LENGTH, blocked_snapshots, check_files
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.errors import CorruptCheckpoint
 from storage.files import cluster_metadata, names, partition_metadata
@@ -23,7 +23,6 @@ from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
-from storage.files.opening import is_directory
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.format.batches import LENGTH
 from storage.log.segments import live_offsets
@@ -41,7 +40,6 @@ _QUORUM_STATE_NUMBERS = {
     1: ("leaderId", "leaderEpoch", "votedId"),
 }
 _HEAD_BYTES = 17  # Records.HEADER_SIZE_UP_TO_MAGIC
-_LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 _LINE_END = re.compile("[\r\n]")
 # Names of snapshots in any state, from which a broker parses offset and epoch (Snapshots.parse).
 _SNAPSHOT_END = re.compile(r".*\.checkpoint(\.part|\.deleted)?")
@@ -180,18 +178,15 @@ def _check_producer_snapshots(directory: Path, end: int) -> Iterator[Prediction]
     """Check for a directory with the name of a producer snapshot that a broker writes: it recovers the metadata log at
     each start. `end`: where the log ends."""
     bases = live_offsets(directory, FileKind.LOG)
-    for path in paths_in(directory):
-        parsed = names.parse_segment_file(path.name)
-        if parsed is None or parsed.kind is not FileKind.PRODUCER_SNAPSHOT or not is_directory(path):
-            continue
+    for offset, path in blocked_snapshots(directory).items():
         reaction, broker = Reaction.REFUSES, "does not start: it cannot write the snapshot"
-        if parsed.offset == end and bases and bases[-1] < end:
+        if offset == end and bases and bases[-1] < end:
             reaction = Reaction.STRAY
             broker = (
                 f"removes the metadata log from offset {bases[-1]} on, as it cannot write the snapshot, and starts;"
                 " topics that it forgets become strays"
             )
-        elif parsed.offset not in bases[1:]:
+        elif offset not in bases[1:]:
             continue  # it writes no snapshot there
         yield Prediction("no-regular-file", reaction, path, "is a directory", broker, "Move it elsewhere")
 
@@ -237,7 +232,7 @@ def _bootstrap_fault(began: ClusterMetadata, path: Path) -> str | None:
     problem = began.problem
     if isinstance(problem, CorruptCheckpoint) and problem.position is not None:
         rest = (read_whole(path, MOST_ENTRIES_BYTES) or b"")[problem.position :]
-        if len(rest) > _HEAD_BYTES and int.from_bytes(rest[LENGTH], "big", signed=True) < _LEAST_LENGTH:
+        if len(rest) > _HEAD_BYTES and int.from_bytes(rest[LENGTH], "big", signed=True) < LEAST_LENGTH:
             return f"no batch begins at position {problem.position}"
     elif problem is not None:
         return problem.what

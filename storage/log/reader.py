@@ -91,9 +91,9 @@ def read_blocks(
     """The records of the batches that begin in [start_position, end_position) of a segment, as a consumer sees them.
 
     No control records (unless `control`), nothing below the log start offset; under read_committed nothing of aborted
-    transactions and nothing from the last stable offset on. Positions as in `scan_batches`. A block is
-    valid until the next block is requested. Damage is in `RecordBlock.damage` (its error has the file's path); the
-    records before it are in the block, and the next block continues after it. A block is empty only if it has damage.
+    transactions and nothing from the last stable offset on. Positions as in `scan_batches`. A block is valid until the
+    next block is requested. Damage is in `RecordBlock.damage` (its error has the file's path); the records before it
+    are in the block, and the next block continues after it. A block is empty only if it has damage.
     """
     reader = _take_decoder() if decoder is None else decoder
     committed = AbortedTransactions(snapshot, segment) if isolation is Isolation.READ_COMMITTED else None

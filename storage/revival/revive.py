@@ -136,11 +136,10 @@ def plan(request: Request) -> Revival:
     check_destination(request.target, *request.sources)
     _check_target(request.target)
     chosen = [replica for replica in known.replicas if _is_wanted(request, replica.tp)]
-    strays = [path for tp, path in known.strays if _is_wanted(request, tp)]
     if not chosen:
         advice = "Check the names of the topics and directories"
-        if strays:
-            advice += f". {_about_strays(strays)}"
+        if about_strays := _about_strays(known, request):
+            advice += f". {about_strays}"
         raise UnknownTopicOrPartition("no partition of the sources is wanted", advice=advice)
     planned = topics.plan_topics(known, chosen, request.config, request.partition_counts)
     node, cluster = _node(known, request), _cluster(known)
@@ -287,9 +286,8 @@ def _notes_of_sources(known: FoundReplicas, revival: Revival, request: Request) 
     for source in known.sources:
         for problem in source.problems:
             yield f"not used: {problem}"
-    strays = [path for tp, path in known.strays if _is_wanted(request, tp)]
-    if strays:
-        yield _about_strays(strays)
+    if about_strays := _about_strays(known, request):
+        yield about_strays
     for topic in revival.topics:
         yield from _notes_of_topic(topic)
     if request.link:
@@ -304,8 +302,12 @@ def _notes_of_sources(known: FoundReplicas, revival: Revival, request: Request) 
         yield f"{len(absent)} topics of the cluster have no partition in the sources, and are left out: {listed}"
 
 
-def _about_strays(paths: Sequence[Path]) -> str:
-    """A sentence that names partitions' directories that were left out because a broker has set them aside."""
+def _about_strays(known: FoundReplicas, request: Request) -> str | None:
+    """A sentence that names the wanted partitions' directories that are left out because a broker has set them aside;
+    None if there are none."""
+    paths = [path for tp, path in known.strays if _is_wanted(request, tp)]
+    if not paths:
+        return None
     return (
         f"{len(paths)} directories that a broker has set aside are left out, such as {paths[0]}: "
         f"to take them, name them too ({paths[0].parent}/*-stray)"

@@ -143,7 +143,7 @@ def test_no_stream_at_all(logs):
 
 
 def on_a_terminal(command, **streams):
-    """What a terminal shows of a command."""
+    """The text that a terminal shows while a command runs."""
     first, second = pty.openpty()
     try:
         subprocess.run(command, **{"stdout": second, "stderr": second, **streams}, timeout=120, check=True)

@@ -215,7 +215,7 @@ class FakeProducer:
         self.poll()
 
     def purge(self):
-        """What waits fails with the next poll."""
+        """The next poll fails the messages that wait."""
         assert not self._killed
         self._is_purged = True
 

@@ -546,7 +546,8 @@ def test_a_second_meta_properties_without_a_version(tmp_path, text, refuses):
     second.mkdir()
     (second / "meta.properties").write_text(text)
     found = examine([path, second])
-    assert [one.name for one in found.predictions if one.reaction is Reaction.REFUSES] == [refuses] * bool(refuses)
+    refusals = [prediction.name for prediction in found.predictions if prediction.reaction is Reaction.REFUSES]
+    assert refusals == [refuses] * bool(refuses)
     assert found.starts == (refuses is None)
 
 

@@ -114,8 +114,8 @@ def check_both_forms(data):
 
 
 def _read(data, **options):
-    """As read_all, but without what is said of damage in zstd: whether the frame or the records in it are found to be
-    damaged depends on the version of libzstd, and each form has its own."""
+    """The outcome of read_all; of damage in zstd only the place. Each form has its own version of libzstd, and one may
+    refuse a frame that another decompresses to records that are damaged."""
     outcome = read_all(data, **options)
     codecs = [data[position + ATTRIBUTES_BYTE] & CODEC_MASK for _, position, *_ in outcome.damages]
     return outcome._replace(
