@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -144,10 +143,18 @@ class Block:
         return self.size
 
 
-class _Pending(Future[Block]):
-    """A block that a thread is rendering, and how many others wait for it."""
+class _Pending:
+    """A block that a thread is rendering; the lock `done` is held until it is finished. Not a Future: the simulation
+    schedules threads by locks, and would not see that they wait."""
 
-    waiters = 0
+    __slots__ = ("block", "done", "error", "waiters")
+
+    def __init__(self) -> None:
+        self.done = threading.Lock()
+        self.done.acquire()
+        self.waiters = 0
+        self.block: Block | None = None
+        self.error: BaseException | None = None
 
 
 Fill = Callable[[Buffer], Sequence[DamagedPlace]]
@@ -208,22 +215,24 @@ class BlockCache:
                 self._hits += 1
                 pending.waiters += 1
         if pending is not None:
-            if while_waiting is not None and not pending.done():
+            if while_waiting is not None and pending.done.locked():
                 while_waiting()
-            return pending.result()
+            return self._wait(pending)
         try:
             block = Block(key, buffer, size, fill(buffer))
         except BaseException as error:
             with self._lock:
                 del self._pending[key]
                 self._recycle_locked(buffer)
-            mine.set_exception(error)
+                mine.error = error
+            mine.done.release()
             raise
         with self._lock:
             del self._pending[key]
             block.pins += mine.waiters
             self._blocks[key] = block
-        mine.set_result(block)
+            mine.block = block
+        mine.done.release()
         return block
 
     def take(self, size: int) -> Buffer:
@@ -265,6 +274,15 @@ class BlockCache:
     def status(self) -> CacheStatus:
         with self._lock:
             return CacheStatus(self._used_bytes, self.max_bytes, len(self._blocks), self._hits, self._misses)
+
+    @staticmethod
+    def _wait(pending: _Pending) -> Block:
+        with pending.done:
+            pass
+        if pending.block is None:
+            assert pending.error is not None
+            raise pending.error
+        return pending.block
 
     def _allocate_locked(self, size: int) -> Buffer:
         capacity = max(1, -(-size // _SIZE_CLASS)) * _SIZE_CLASS
