@@ -200,9 +200,10 @@ def check_remote(
 def check_remote_epochs(
     directory: Path, report: RecoveryReport, metadata: ClusterMetadata | None
 ) -> Iterator[Prediction]:
-    """Check whether the leader epochs that recovery leaves have the start of a tiered log, and the leader of its first
-    batch here: a broker looks for remote segments by leader epoch, and removes those whose epochs are below all of
-    these. A leader begins with the epoch in the metadata, which removes those from that one on. OSError."""
+    """Check whether the leader epochs that recovery leaves are those of a tiered log's beginning: a broker looks for
+    remote segments by leader epoch, and removes those whose epochs are below all of these. A leader begins with the
+    epoch in the metadata, which removes those from that one on. Only the batch after them tells their epochs: none is
+    later than that of this batch, and the last one's may be the same. OSError."""
     topic = None if metadata is None else metadata.topics.get(report.tp.topic)
     base = next(iter(live_offsets(directory, FileKind.LOG)), 0)
     start = report.log_start_offset
@@ -213,11 +214,22 @@ def check_remote_epochs(
         epochs = epochs.assign(EpochEntry(known.leader_epoch, report.log_end_offset))
     segment = Segment.at(directory, base)
     batch = segment.batch_at(0, segment.size)
-    written_by = epochs.epoch_at(base) if batch is None else int(batch.leader_epoch[0])
-    if epochs.epoch_at(start) is None or epochs.epoch_at(base) != written_by:
+    written_by = -1 if batch is None else int(batch.leader_epoch[0])
+    at_start, at_base = epochs.epoch_at(start), epochs.epoch_at(base)
+    path = directory / names.LEADER_EPOCH_CHECKPOINT
+    advice = "Restore the file before the broker starts, and the segments, from another replica or a backup"
+    if at_start is None or at_base is None or at_start > written_by >= 0:
         yield Prediction(
-            "remote-epochs", Reaction.FORGETS, directory / names.LEADER_EPOCH_CHECKPOINT,
-            f"the leaders of the offsets {start} to {base} are missing or wrong in this file, or in the log",
-            f"begins at {base}, and removes what it had in tiered storage",
-            "Restore the file before the broker starts, and the segments, from another replica or a backup", report.tp,
+            "remote-epochs", Reaction.FORGETS, path,
+            f"the leader of offset {start} is missing or wrong in this file, or in the log",
+            f"finds nothing in tiered storage: it begins at {base} and removes what is there, or serves nothing",
+            advice, report.tp,
+        )  # fmt: skip
+    elif at_base < written_by or any(
+        start < entry.start_offset < base and entry.epoch > written_by >= 0 for entry in epochs.entries
+    ):
+        yield Prediction(
+            "remote-epochs", Reaction.UNNOTICED, path,
+            f"the leaders of the offsets {start} to {base} are wrong in this file, or in the log",
+            "may not find a part of what is in tiered storage", advice, report.tp,
         )  # fmt: skip

@@ -432,7 +432,7 @@ def _write_broker_files(path: Path, *, clean: bool, broker: bool) -> None:
         write(path / ".kafka_cleanshutdown", b'{"version":0,"brokerEpoch":12}')
 
 
-def metadata_records(topic: str, partitions: int, replicas: Sequence[int]) -> list[bytes]:
+def metadata_records(topic: str, partitions: int, replicas: Sequence[int], *, leader_epoch: int = 0) -> list[bytes]:
     """The records of a KRaft metadata log that make a topic: to build as `__cluster_metadata`, partition 0.
 
     Source: TopicRecord.json and PartitionRecord.json (version 0), MetadataRecordSerde.
@@ -442,7 +442,8 @@ def metadata_records(topic: str, partitions: int, replicas: Sequence[int]) -> li
     none = b"\x01"
     records = [b"\x01\x02\x00" + bytes([len(topic) + 1]) + topic.encode() + identity + b"\x00"]
     for number in range(partitions):
-        body = struct.pack(">i", number) + identity + ids + ids + none + none + struct.pack(">iii", replicas[0], 0, 0)
+        leader = struct.pack(">iii", replicas[0], leader_epoch, 0)
+        body = struct.pack(">i", number) + identity + ids + ids + none + none + leader
         records.append(b"\x01\x03\x00" + body + b"\x00")
     return records
 

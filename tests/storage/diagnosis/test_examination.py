@@ -60,10 +60,10 @@ def test_log_ends_after_recovery():
         assert any(one.reaction is Reaction.UNNOTICED for one in own) == (name in UNNOTICED), name
 
 
-def built(path, *partitions, records=(), clean=True, topic_partitions=None, keeps="-1"):
+def built(path, *partitions, records=(), clean=True, topic_partitions=None, keeps="-1", leader_epoch=0):
     """A broker's directory with a topic t of these partitions, which keeps everything unless `keeps` sets retention.ms;
-    `records` come first in its metadata."""
-    topic = metadata_records("t", topic_partitions or len(partitions), [1])
+    `records` come first in its metadata, `leader_epoch` is in it."""
+    topic = metadata_records("t", topic_partitions or len(partitions), [1], leader_epoch=leader_epoch)
     metadata = [*records, *topic, topic_setting("t", "retention.ms", keeps)]
     return build_log_dir(path, {"t": partitions, "__cluster_metadata": [metadata]}, clean=clean).path
 
@@ -325,19 +325,27 @@ def test_server_properties(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "is_right"),
-    [("0 0", True), ("", False), ("1 0", False), ("0 2", False), ("0 0,1 3", False), (None, False)],
+    ("epochs", "reaction"),
+    [
+        ("0 0", None),
+        ("0 0,1 5", None),
+        ("", Reaction.FORGETS),
+        ("1 0", Reaction.FORGETS),
+        ("0 2", Reaction.FORGETS),
+        ("0 0,1 3", Reaction.UNNOTICED),
+        (None, Reaction.FORGETS),
+    ],
 )
-def test_leader_epochs_of_a_tiered_log(tmp_path, epochs, is_right):
+def test_leader_epochs_of_a_tiered_log(tmp_path, epochs, reaction):
     """4.3.0 began a log at its first segment there, and removed the remote segments: "due to leader-epoch-cache
-    truncation"."""
-    path = tiered_log(tmp_path, [Batch(many(5))] * 3, clean=True)
+    truncation". It served a log whose next leader begins with the first segment here."""
+    path = tiered_log(tmp_path, [Batch(many(5))] * 3, clean=True, leader_epoch=2)
     file = path / "t-0" / "leader-epoch-checkpoint"
     file.unlink()
     if epochs is not None:
         lines = list(filter(None, epochs.split(",")))
         file.write_text("\n".join(["0", str(len(lines)), *lines, ""]))
-    assert ("remote-epochs" in names_of(examine([path]))) == (not is_right)
+    assert [found for _, found, _ in named(path, "remote-epochs")] == ([] if reaction is None else [reaction])
 
 
 @pytest.mark.parametrize("epoch", [0, 7])
@@ -346,14 +354,14 @@ def test_a_leader_epoch_above_that_of_the_metadata_in_a_tiered_log(tmp_path, epo
     conflicting entries"."""
     path = tiered_log(tmp_path, [Batch(many(5)), Batch(many(5)), Batch(many(5), leader_epoch=epoch)], clean=False)
     (path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-    assert ("remote-epochs" in names_of(examine([path]))) == (epoch == 7)
+    assert [found for _, found, _ in named(path, "remote-epochs")] == ([Reaction.FORGETS] if epoch == 7 else [])
 
 
-def tiered_log(tmp_path, batches, *, clean):
+def tiered_log(tmp_path, batches, *, clean, leader_epoch=0):
     """A directory with a tiered topic t, of which the first segment is not here any more."""
     records = [topic_setting("t", "remote.storage.enable", "true")]
     partition = Partition([batches[0], *batches], segment_bytes=1, recovery_point=0)
-    path = built(tmp_path, partition, records=records, clean=clean)
+    path = built(tmp_path, partition, records=records, clean=clean, leader_epoch=leader_epoch)
     for file in (path / "t-0").glob(f"{0:020}.*"):
         file.unlink()
     (path / "log-start-offset-checkpoint").write_text("0\n1\nt 0 0\n")
