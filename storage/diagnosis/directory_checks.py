@@ -384,8 +384,9 @@ def check_placement(
         )
 
 
-def check_checkpoints(state: LogDirState) -> Iterator[Prediction]:
-    """Check that the offset checkpoints parse."""
+def check_checkpoints(state: LogDirState, *, has_topics: bool) -> Iterator[Prediction]:
+    """Check that the offset checkpoints parse. `has_topics`: whether the broker has topics when it starts; one without
+    reads no high watermark."""
     for name in (*_CHECKPOINTS, *_READ_LATER):
         path = state.path / name
         problem: CorruptCheckpoint | None = None
@@ -400,23 +401,18 @@ def check_checkpoints(state: LogDirState) -> Iterator[Prediction]:
         if problem is None:
             continue
         then = _CHECKPOINTS.get(name, "begins it anew")
-        if name in _CHECKPOINTS and _has_wrong_number(path):
-            # only the number in a line is wrong: no IOException, and LogManager continues without the file
-            yield Prediction("checkpoint-corrupt", Reaction.RECOVERS, path, problem.what, then)
-            continue
-        if name in _READ_LATER and _has_wrong_number(path):  # the same error, but LogManager does not catch it
-            what = f"starts, but {_READ_LATER[name]}: NumberFormatException"
-            advice = f"Remove the file: the broker then {then}"
-            yield Prediction("checkpoint-corrupt", Reaction.UNNOTICED, path, problem.what, what, advice)
-            continue
-        yield Prediction(
-            "checkpoint-corrupt",
-            Reaction.OFFLINE,
-            path,
-            problem.what,
-            "takes the directory offline; without another one it stops",
-            f"Remove the file: the broker then {then}",
-        )
+        advice = f"Remove the file: the broker then {then}"
+        reaction, broker = Reaction.OFFLINE, "takes the directory offline; without another one it stops"
+        is_wrong_number = _has_wrong_number(path)
+        if name in _CHECKPOINTS and is_wrong_number:
+            # no IOException, and LogManager continues without the file
+            reaction, broker, advice = Reaction.RECOVERS, then, ""
+        elif is_wrong_number:  # the same error, but what reads the file does not catch it
+            reaction, broker = Reaction.UNNOTICED, f"starts, but {_READ_LATER[name]}: NumberFormatException"
+        elif name == names.REPLICATION_CHECKPOINT and not has_topics:
+            broker = f"does not read it, unless it gets topics from other controllers; then {broker}"
+            reaction = Reaction.UNNOTICED
+        yield Prediction("checkpoint-corrupt", reaction, path, problem.what, broker, advice)
 
 
 def _has_wrong_number(path: Path) -> bool:

@@ -82,10 +82,13 @@ def examine(
     predictions += _permitted(check_quorum(dirs, metadata_dir, metadata), metadata_dir.metadata_log)
     node_id = next((state.meta.node_id for state in dirs if state.meta is not None), None)
     node_id = properties.node_id if properties is not None and properties.node_id is not None else node_id
+    has_others = properties is not None and properties.has_others
+    has_topics = metadata is not None or has_others or not are_assigned
     offline = set()
     present = {tp for state in dirs for tp in state.partitions}
     for state in dirs:
-        own = [*_permitted(check_lock(state), state.path), *check_checkpoints(state), *check_space(state)]
+        own = [*_permitted(check_lock(state), state.path), *check_space(state)]
+        own += check_checkpoints(state, has_topics=has_topics)
         denied = set()
         for tp, directory in (*state.loaded(), *((tp, directory) for _, tp, directory in state.asides)):
             checks = check_files(directory, tp, clean=state.clean, is_rehearsed=not quick)

@@ -498,6 +498,20 @@ def test_the_first_wrong_line_of_a_cleaners_checkpoint_decides(tmp_path, lines, 
     assert named(path, "checkpoint-corrupt") == [("", reaction, None)]
 
 
+@pytest.mark.parametrize(
+    ("voters", "reaction"), [("1@a:1", Reaction.UNNOTICED), ("1@a:1,2@b:1,3@c:1", Reaction.OFFLINE)]
+)
+def test_a_broker_without_topics_reads_no_high_watermark(tmp_path, voters, reaction):
+    """4.3.0 makes its logs strays, and leaves the file alone until it makes a partition."""
+    path = built(tmp_path / "logs", [b"a"])
+    shutil.rmtree(path / "__cluster_metadata-0")
+    (path / "replication-offset-checkpoint").write_text("0\n7\nt 0 5\n")
+    file = tmp_path / "server.properties"
+    file.write_text(f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters={voters}\n")
+    found = examine([path], properties=broker_properties.read(file)).predictions
+    assert [one.reaction for one in found if one.name == "checkpoint-corrupt"] == [reaction]
+
+
 @pytest.mark.parametrize("nodes", [[1], [1, 2]])
 def test_an_absent_partition_may_be_in_a_directory_that_was_not_named(tmp_path, nodes):
     path = build_log_dir(tmp_path, {"t": [[b"a"]], "__cluster_metadata": [metadata_records("t", 2, nodes)]}).path
