@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.diagnosis.log_loading import REINDEX, SALVAGE, stops_at
+from storage.diagnosis.log_loading import REINDEX, SALVAGE
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.files import names
 from storage.files.opening import is_directory
-from storage.files.transaction_index import VERSION
+from storage.files.transaction_index import VERSION, stops_at
 from storage.recovery.recovery import RecoveryReport
 from storage.types import TopicPartition
 from storage.verify.findings import FaultKind, Finding, Severity

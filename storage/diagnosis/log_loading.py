@@ -21,7 +21,7 @@ from storage.files.listing import paths_in
 from storage.files.names import FileKind
 from storage.files.opening import exists, is_directory
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
-from storage.files.transaction_index import ENTRY_SIZE, VERSION
+from storage.files.transaction_index import VERSION, stops_at
 from storage.format.batches import LOG_OVERHEAD
 from storage.log import tail
 from storage.log.segment import Segment
@@ -35,7 +35,6 @@ _RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
 _PUT_BACK = "Put the segment files that are missing back; other replicas may have them"
 _NUMBER = re.compile(r"[+-]?[0-9]+")  # as Long.parseLong
 _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
-_TXN_INDEX_ENTRY = struct.Struct(">h16xq8x")  # version, last offset
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
 _DELTA_POSITION = 23  # of the last offset delta
 _OLD_ATTRIBUTES, _CODEC = 17, 7  # position of a message's attributes before v2, and the bits of its codec
@@ -134,17 +133,6 @@ def _is_snapshot(directory: Path, offset: int) -> bool:
 def _is_checked(path: Path) -> bool:
     """Whether a file is the transaction index of a segment: a broker removes it if the .log is missing."""
     return path.suffix == FileKind.TRANSACTION_INDEX.value and exists(path.with_suffix(FileKind.LOG.value))
-
-
-def stops_at(path: Path) -> int | None:
-    """The version of the entry of a transaction index at which a broker stops loading the segment; with VERSION it
-    recovers the segment. None if there is no such entry (TransactionIndex.sanityCheck)."""
-    try:
-        data = read_whole(path, MOST_ENTRIES_BYTES) or b""
-    except OSError:
-        return VERSION  # which `verify` reports
-    entries = _TXN_INDEX_ENTRY.iter_unpack(data[: len(data) - len(data) % ENTRY_SIZE])
-    return next((version for version, last in entries if version != VERSION or last < int(path.stem)), None)
 
 
 def of_recovery(

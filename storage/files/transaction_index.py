@@ -136,6 +136,18 @@ def load(path: Path, base_offset: int, *, growing: bool = False) -> TransactionI
     return parse(data, base_offset, growing=growing, path=path)
 
 
+def stops_at(path: Path) -> int | None:
+    """The version of the entry at which a broker stops loading a segment: with VERSION it recovers the segment, with
+    another one it does not start. None if there is no such entry (TransactionIndex.sanityCheck)."""
+    try:
+        data = read_whole(path, MOST_ENTRIES_BYTES) or b""
+    except OSError:
+        return VERSION  # which `verify` reports
+    table = np.frombuffer(data, dtype=_ENTRY, count=len(data) // ENTRY_SIZE)
+    rows = np.flatnonzero((table["version"] != VERSION) | (table["last_offset"] < int(path.stem)))
+    return int(table["version"][rows[0]]) if rows.size else None
+
+
 def encode(entries: list[AbortedTxn]) -> bytes:
     """The bytes of a .txnindex. ValueError when last offsets are not strictly ascending (TransactionIndex.append)."""
     table = np.empty(len(entries), dtype=_ENTRY)

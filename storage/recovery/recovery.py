@@ -3,8 +3,8 @@
 1. remove `.deleted`, `.cleaned`, and replacements that were not finished
 2. remove what a finished replacement (`.swap`) covers
 3. give finished replacements their names
-4. remove index files without a .log; an .index that is missing, or a .txnindex that cannot be right, means 6 for its
-   segment, clean shutdown or not; a missing .timeindex is made empty
+4. remove index files without a .log; an .index that is missing, or a .txnindex at which a broker stops, means 6 for
+   its segment, clean shutdown or not; a missing .timeindex is made empty
 5. a segment whose offsets exceed the 31 bits of an index entry (old brokers made some) is split; then again from
    4 on
 6. without a clean shutdown: check segments from the one that holds the recovery point on; cut at the first batch that
@@ -260,13 +260,16 @@ class Recovery:
         """The segments, and the base offsets of those whose indexes must be rebuilt in any case."""
         segments: list[Segment] = []
         unsound: set[int] = set()
-        for base_offset in self._offsets_of(FileKind.LOG):
+        bases = self._offsets_of(FileKind.LOG)
+        for base_offset in bases:
             segment = Segment.at(self._directory, base_offset)
             if segments and base_offset - segments[-1].base_offset > MAX_RELATIVE_OFFSET + 1:
                 self._check_span(segments[-1], base_offset)
             segments.append(segment)
-            index = transaction_index.load(self._path(base_offset, FileKind.TRANSACTION_INDEX), base_offset)
-            wrong = index.problem is not None or bool((index.last_offset < base_offset).any())
+            aborts = self._path(base_offset, FileKind.TRANSACTION_INDEX)
+            wrong = transaction_index.stops_at(aborts) is not None
+            # Unlike a broker, which appends to the last one's index whatever is in it.
+            wrong |= base_offset == bases[-1] and transaction_index.load(aborts, base_offset).problem is not None
             if wrong or not exists(self._path(base_offset, FileKind.OFFSET_INDEX)):
                 unsound.add(base_offset)
             times = self._path(base_offset, FileKind.TIME_INDEX)

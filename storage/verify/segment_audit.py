@@ -138,7 +138,8 @@ def _check_invented_aborts(report: SegmentReport, path: Path, recovery: str) -> 
     """Checks that each entry of the .txnindex is an abort marker of this segment."""
     aborts, findings = report.aborts, report.findings
     if aborts.problem is not None:
-        how = Repair("rebuilds it in any case", REINDEX)
+        always = not report.plan.sealed or transaction_index.stops_at(path) is not None
+        how = Repair("rebuilds it in any case" if always else recovery, REINDEX)
         findings.add(Finding.of_error(FaultKind.TXN_INDEX_CORRUPT, aborts.problem, path, how))
         return
     if not report.whole:

@@ -262,6 +262,18 @@ def test_a_wrong_transaction_index(tmp_path, at, field, reaction):
         assert "given aborted ones" in found[0].broker
 
 
+@pytest.mark.parametrize("base", [pytest.param(0, marks=pytest.mark.leaves_damage("txn-index-corrupt")), 6])
+def test_half_an_entry_of_a_transaction_index_after_a_kill(tmp_path, base):
+    """A broker does not read it below the recovery point, and `recover` leaves the segment as it is."""
+    path = built(tmp_path, Partition([*ABORTED * 2, ROLL, *ABORTED * 2], recovery_point=6), clean=False)
+    index = path / "t-0" / f"{base:020}.txnindex"
+    os.truncate(index, 34 + 9)
+    expected = Reaction.UNNOTICED if base == 0 else Reaction.REPAIRS
+    assert {one.reaction for one in examine([path]).predictions if one.path == index} == {expected}
+    assert run("recover", path).exit_code == 0
+    assert index.stat().st_size == (43 if base == 0 else 68)
+
+
 @pytest.mark.parametrize(
     ("base", "indexed", "clean", "reaction"),
     [
