@@ -90,7 +90,9 @@ def main():
         failed |= code != 0
         *_, last = ["", *log.read_text(errors="replace").strip().splitlines()]
         result = "passed" if code == 0 else f"exit code {code}"
-        table.add_row(step.name, result, f"{(time.monotonic() - start) / 60:.1f}", last)
+        minutes = f"{(time.monotonic() - start) / 60:.1f}"
+        click.echo(f"   {result} after {minutes} minutes: {last}")
+        table.add_row(step.name, result, minutes, last)
     Console(width=160).print(table)
     sys.exit(failed)
 
