@@ -24,7 +24,7 @@ from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
-from storage.format.batches import LENGTH
+from storage.format.batches import LENGTH, BatchTable, scan
 from storage.log.segments import live_offsets
 from storage.types import TopicPartition
 
@@ -40,6 +40,7 @@ _QUORUM_STATE_NUMBERS = {
     1: ("leaderId", "leaderEpoch", "votedId"),
 }
 _HEAD_BYTES = 17  # Records.HEADER_SIZE_UP_TO_MAGIC
+_BOOTSTRAP_BATCHES = 4096  # of a bootstrap.checkpoint, which has three, that are looked into
 _LINE_END = re.compile("[\r\n]")
 # Names of snapshots in any state, from which a broker parses offset and epoch (Snapshots.parse).
 _SNAPSHOT_END = re.compile(r".*\.checkpoint(\.part|\.deleted)?")
@@ -230,12 +231,16 @@ def _bootstrap_fault(began: ClusterMetadata, path: Path) -> str | None:
     """Why a broker fails to read its `bootstrap.checkpoint`; None if it reads it: it passes over a batch that is cut
     off at the end, and checks no CRC (BootstrapDirectory, FileLogInputStream)."""
     problem = began.problem
-    if isinstance(problem, CorruptCheckpoint) and problem.position is not None:
-        rest = (read_whole(path, MOST_ENTRIES_BYTES) or b"")[problem.position :]
+    if problem is not None and not (isinstance(problem, CorruptCheckpoint) and problem.position is not None):
+        return problem.what
+    data, batches = read_whole(path, MOST_ENTRIES_BYTES) or b"", BatchTable.empty(_BOOTSTRAP_BATCHES)
+    scan(data, 0, batches)
+    for position in batches.position[: batches.rows][batches.count[: batches.rows] == 0].tolist()[:1]:
+        return f"the batch at position {position} has no records"
+    if problem is not None:
+        rest = data[problem.position :]
         if len(rest) > _HEAD_BYTES and int.from_bytes(rest[LENGTH], "big", signed=True) < LEAST_LENGTH:
             return f"no batch begins at position {problem.position}"
-    elif problem is not None:
-        return problem.what
     return None if "metadata.version" in began.features else "the file holds no metadata.version"
 
 

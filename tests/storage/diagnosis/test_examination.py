@@ -453,9 +453,11 @@ def test_strays_and_absent_partitions(tmp_path):
         (lambda data: data[:-1], True),  # the footer
         (lambda data: data[:20], False),
         (lambda data: data[:17] + b"\xff" + data[18:], True),  # a CRC, which a broker does not check here
+        (lambda data: data[:57] + bytes(4) + data[61:], False),  # the number of records
     ],
-    ids=["whole", "few bytes", "zeros", "garbage", "twice", "twice, cut", "cut", "the beginning", "a CRC"],
-)
+    ids=["whole", "few bytes", "zeros", "garbage", "twice", "twice, cut", "cut", "the beginning", "a CRC",
+         "no records"],
+)  # fmt: skip
 def test_what_a_broker_reads_of_bootstrap_checkpoint(tmp_path, change, is_read):
     path = built(tmp_path, [b"a"])
     data = bootstrap(cluster_records(ClusterMetadata(features={"metadata.version": 21})), 0)
