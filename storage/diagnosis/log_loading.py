@@ -51,7 +51,7 @@ def check_files(
     for path in paths_in(directory):
         mode = path.lstat().st_mode
         if _is_read(path.name, used) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            yield is_no_file(path, tp, at_start=not _is_read_later(path.name, active))
+            yield _is_no_file(path, tp, at_start=not _is_read_later(path.name, active))
         elif stat.S_ISDIR(mode):
             continue
         elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name) and _is_long(number[0]):
@@ -87,11 +87,13 @@ def check_files(
         pass  # not a regular file: reported above
 
 
-def is_no_file(path: Path, tp: TopicPartition, *, at_start: bool) -> Prediction:
+def _is_no_file(path: Path, tp: TopicPartition, *, at_start: bool) -> Prediction:
     """The prediction for a directory, or the like, in place of a file that a broker opens when it starts, or later."""
     broker = "takes the log directory offline; without another one it stops"
     if not at_start:
-        broker = f"does not open it when it starts; with a lookup by time, or retention, it {broker}"
+        broker = (
+            f"does not open it when it starts; retention of all logs ends there, and with a lookup by time it {broker}"
+        )
     reaction = Reaction.OFFLINE if at_start else Reaction.UNNOTICED
     return Prediction("no-regular-file", reaction, path, "is no regular file", broker, "Move it elsewhere", tp)
 

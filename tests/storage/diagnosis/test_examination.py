@@ -784,20 +784,20 @@ def test_a_directory_in_place_of_a_snapshot_of_producers(tmp_path, clean):
         assert ("no-regular-file" in names_of(examine([path]))) == is_read
 
 
-@pytest.mark.parametrize(("number", "retention_ms", "reaction"), [
-    (1, -1, Reaction.UNNOTICED), (1, 10**15, Reaction.UNNOTICED), (0, 10**15, Reaction.OFFLINE),
-    (1, 1000, Reaction.OFFLINE), (-1, -1, Reaction.OFFLINE),
-])  # fmt: skip
+@pytest.mark.parametrize("retention_ms", [-1, 1000, 10**15])
+@pytest.mark.parametrize(
+    ("number", "reaction"), [(0, Reaction.UNNOTICED), (1, Reaction.UNNOTICED), (-1, Reaction.OFFLINE)]
+)
 def test_a_directory_in_place_of_a_time_index(tmp_path, number, retention_ms, reaction):
-    """After a clean shutdown a broker opens that of the active segment; retention looks at one after the other, up to
-    the first segment that stays."""
+    """After a clean shutdown a broker opens that of the active segment. Retention of 4.3.0 meets one that is before the
+    first segment that stays, and ends: "Uncaught exception in scheduled task"."""
     path = built(tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1), keeps=str(retention_ms))
     index = sorted((path / "t-0").glob("*.timeindex"))[number]
     index.unlink()
     index.mkdir()
-    found = {(one.name, one.reaction) for one in examine([path]).predictions if one.reaction.is_finding}
-    assert ("no-regular-file", reaction) in found
-    assert (("no-regular-file", Reaction.OFFLINE) in found) == (reaction is Reaction.OFFLINE)
+    found = examine([path]).predictions
+    assert {one.reaction for one in found if one.name == "no-regular-file"} == {reaction}
+    assert number == -1 or not any(one.name.startswith("retention") for one in found)
 
 
 @pytest.mark.parametrize("offsets", [(18,), range(20)], ids=["no index entry", "an index entry"])
