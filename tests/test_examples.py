@@ -15,7 +15,7 @@ import pytest
 from kafkafs.cli.man_page import man_page
 from kafkafs.mounting.mount_options import parse_options
 from storage.verify.verify import verify_log_dir
-from tests.interop.kafka import requires_kafka
+from tests.interop.kafka import JARS, requires_kafka
 from tests.shown_commands import MANUAL, PAGES, carried_out
 from tests.support.mounts import KAFKAFS, kafkafs_mounts, requires_fuse, run_kafkafs
 
@@ -116,9 +116,8 @@ def example(name, *arguments, timeout=280):
     """The output of an example, which must print nothing on stderr and leave nothing mounted."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     command = [str(ROOT / "examples" / name), *map(str, arguments)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=timeout, env={**os.environ, "PATH": path}
-    )
+    environment = {**os.environ, "PATH": path, "KAFKAFS_KAFKA": str(JARS)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert not {Path(named) for named in re.findall(r"/\S+/mnt", done.stdout)} & set(kafkafs_mounts())
     return done.stdout.splitlines()

@@ -85,7 +85,7 @@ class Case:
 
 
 def cases(logs, damages, seed):
-    """The partitions of one run. A damage of each kind before any comes again."""
+    """The partitions of one run. A damage of each kind before any comes again; the first topic is compacted."""
     dice = random.Random(seed)
     kinds = [(None, None)] * logs
     unclean, clean = (itertools.cycle(dice.sample(sorted(kind), len(kind))) for kind in (UNCLEAN, CLEAN))
@@ -96,6 +96,8 @@ def cases(logs, damages, seed):
         config = topic_config(dice)
         if part[0] != (None, None) or part[-1] != (None, None):
             config["cleanup.policy"] = "delete"
+        elif not found:
+            config["cleanup.policy"] = "compact"
         for number, (before, after) in enumerate(part):
             found.append(Case(TopicPartition(f"d{first // PER_TOPIC}", number), config, before, after))
     return found

@@ -102,17 +102,18 @@ class Failovers(Cluster):
         try:
             if way == "unclean":
                 self._wait_for(lambda leader, in_sync: in_sync == [leader])
+            before = self._uploads()
             # By the leader alone: what it loses of them another one gets.
             written = self._write(600, acks=1)
             if way == "unclean":
-                uploads = self._wait_for_uploads()
+                uploads = self._wait_for_uploads(before)
                 # What it alone has accepted.
                 wait_for("the follower", lambda: self.followers[leader].has(self.truth[PLAIN]))
                 self.nodes[leader].kill()
         finally:
             os.kill(self.nodes[follower].pid, signal.SIGCONT)
         if way != "unclean":
-            uploads = self._wait_for_uploads()
+            uploads = self._wait_for_uploads(before)
             self.nodes[leader].kill()
         self._wait_for(lambda leader, _: leader == follower)
         taken_back = 0
@@ -204,10 +205,14 @@ class Failovers(Cluster):
             self.truth[topic] |= found[topic]
         return found
 
-    def _wait_for_uploads(self):
-        """Waits until some more segments are in the tier; the last of them may not be whole. Returns their number."""
-        before, more = len(list(self.tier.rglob("*.log"))), self._random.randint(2, 8)
-        wait_for("uploads", lambda: len(list(self.tier.rglob("*.log"))) >= before + more)
+    def _uploads(self):
+        return len(list(self.tier.rglob("*.log")))
+
+    def _wait_for_uploads(self, before):
+        """Waits until some more segments than `before` are in the tier; the last of them may not be whole. Returns
+        their number."""
+        more = self._random.randint(2, 8)
+        wait_for("uploads", lambda: self._uploads() >= before + more)
         return more
 
     def _all_are_uploaded(self):

@@ -78,10 +78,10 @@ def test_background(log_dir, mnt):
     """When the command has returned the tree is there; the server has left the terminal and its directory."""
     assert mount(log_dir, mnt) == ""
     assert messages(mnt) == b"one\ntwo\n"
-    process = server(mnt)
+    shown = status(mnt)
+    process = psutil.Process(shown["process"]["pid"])
     assert (process.cwd(), os.getsid(process.pid), process.terminal()) == ("/", process.pid, None)
     assert {os.readlink(f"/proc/{process.pid}/fd/{fd}") for fd in (0, 1)} == {"/dev/null"}  # noqa: PTH115
-    shown = status(mnt)
     assert (shown["mode"], shown["log_directory"], shown["mountpoint"]) == ("read-only", str(log_dir), str(mnt))
     assert shown["block_cache"]["max_bytes"] == DEFAULT_CACHE_BYTES
     requests = shown["requests"]
