@@ -72,12 +72,13 @@ class FakeException(Exception):
 
 class FakeCluster:
     """Topics, the offsets of groups, and which groups are `active`. `acknowledged`: after so many acknowledgements the
-    process is killed; `unseen`: so many messages more are appended before. `late`: called before an append."""
+    process is killed; `unseen`: so many messages more are appended before. `late`: called before an append. `refused`:
+    the errors of the next questions for the end of a log."""
 
     def __init__(self):
         self.logs, self.config, self.groups, self.created = {}, {}, {}, {}
         self.acknowledged = self.unseen = self.late = None
-        self.active, self.producers = set(), []
+        self.active, self.producers, self.refused = set(), [], []
 
     def topic(self, name, partitions=1, **config):
         self.logs |= {(name, number): Log() for number in range(partitions)}
@@ -232,6 +233,8 @@ class FakeConsumer:
         self._cluster, self._place, self._next = cluster, None, 0
 
     def get_watermark_offsets(self, place, **_options):
+        if self._cluster.refused:
+            raise FakeException(FakeError(self._cluster.refused.pop(0)))
         log = self._cluster.logs[place.topic, place.partition]
         return log.start, log.end
 

@@ -68,6 +68,19 @@ def test_everything_of_a_message_is_kept(cluster, tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("refused", "exit_code"),
+    [(["LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION"], 0), (["TOPIC_AUTHORIZATION_FAILED"], 4)],
+)
+def test_a_leader_is_waited_for(cluster, tmp_path, refused, exit_code):
+    log_dir = build_log_dir(tmp_path / "log", {"t": [[Batch(many(3))]]}).path
+    log = cluster.topic("t")
+    cluster.refused = list(refused)
+    result = replay(log_dir, "t")
+    assert (result.exit_code, len(log.messages)) == (exit_code, 0 if exit_code else 3)
+    assert ("the end of t/0 cannot be found" in result.stderr) == bool(exit_code)
+
+
 @pytest.mark.parametrize(("isolation", "aborted"), [(None, False), ("read_uncommitted", True)])
 def test_aborted_messages(cluster, tmp_path, isolation, aborted):
     rounds = [many(3), many(3, 3), many(3, 6)]
