@@ -202,8 +202,8 @@ def check_remote_epochs(
 ) -> Iterator[Prediction]:
     """Check whether the leader epochs that recovery leaves are those of a tiered log's beginning: a broker looks for
     remote segments by leader epoch, and removes those whose epochs are below all of these. A leader begins with the
-    epoch in the metadata, which removes those from that one on. Only the batch after them tells their epochs: none is
-    later than that of this batch, and the last one's may be the same. OSError."""
+    epoch in the metadata, which removes those from that one on. This directory does not say the epochs of the remote
+    segments, but none is later than that of the first batch here. OSError."""
     topic = None if metadata is None else metadata.topics.get(report.tp.topic)
     base = next(iter(live_offsets(directory, FileKind.LOG)), 0)
     start = report.log_start_offset

@@ -235,8 +235,9 @@ def _bootstrap_fault(began: ClusterMetadata, path: Path) -> str | None:
         return problem.what
     data, batches = read_whole(path, MOST_ENTRIES_BYTES) or b"", BatchTable.empty(_BOOTSTRAP_BATCHES)
     scan(data, 0, batches)
-    for position in batches.position[: batches.rows][batches.count[: batches.rows] == 0].tolist()[:1]:
-        return f"the batch at position {position} has no records"
+    empty = batches.position[: batches.rows][batches.count[: batches.rows] == 0]
+    if len(empty):
+        return f"the batch at position {empty[0]} has no records"
     if problem is not None:
         rest = data[problem.position :]
         if len(rest) > _HEAD_BYTES and int.from_bytes(rest[LENGTH], "big", signed=True) < LEAST_LENGTH:
