@@ -2,8 +2,8 @@
 
 In Kafka a segment's name refers to different files over time: retention and compaction rename a file to `.deleted`, a
 compacted segment gets its name, a topic that is created again starts over. So a LogFile is one inode. It is opened for
-each read, checked and closed again: no open descriptor holds a deleted file's disk space, and nothing is ever mapped
-(if another process truncates a mapped file, SIGBUS kills the reader).
+each read, checked and closed again: no open descriptor holds a deleted file's disk space, and nothing is read through a
+mapping (if another process truncates a mapped file, SIGBUS kills the reader).
 
 But inode numbers are reused, and a file may be truncated and appended to. So a file that is no longer written can be
 bound to its present size and modification time (`fix`): a file with another size or time counts as another file, and is
@@ -24,11 +24,10 @@ from storage.errors import SegmentGone
 from storage.files.file_mark import FileMark
 from storage.files.names import FileState
 from storage.files.opening import open_directory, open_file, status_of
+from storage.files.page_cache import uncached_spans
 
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _O_NOATIME: int = getattr(os, "O_NOATIME", 0)
-_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-_LOOK_BYTES = 4 << 20  # of a file, for each look into the page cache
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _BLOCK_BYTES = 512  # of st_blocks, on every file system
 
@@ -160,27 +159,13 @@ class LogFile:
             os.close(fd)
 
     def uncached(self, start: int, end: int) -> list[tuple[int, int]]:
-        """Which spans of the bytes from `start` to `end` the page cache does not have, as far as a look into the middle
-        of every 4 MiB tells; none where the file system does not say. Raises as `read`."""
-        spans: list[tuple[int, int]] = []
-        if not _RWF_NOWAIT or start >= end:
-            return spans
-        byte = [bytearray(1)]
+        """Which spans of the bytes from `start` to `end` the page cache does not have; none where the kernel does not
+        say (`page_cache`). Raises as `read`."""
         fd = self._open()
         try:
-            for position in range(start, end, _LOOK_BYTES):
-                stop = min(position + _LOOK_BYTES, end)
-                try:
-                    os.preadv(fd, byte, (position + stop) // 2, _RWF_NOWAIT)
-                except BlockingIOError:
-                    first = spans.pop()[0] if spans and spans[-1][1] == position else position
-                    spans.append((first, stop))
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
-                raise
+            return uncached_spans(fd, start, min(end, os.fstat(fd).st_size))
         finally:
             os.close(fd)
-        return spans
 
     def uncache(self, spans: Iterable[tuple[int, int]]) -> None:
         """Lets the page cache drop these spans, from a position to another (excluded). Pages that were written and are
