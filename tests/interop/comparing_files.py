@@ -8,6 +8,7 @@ import numpy as np
 
 from storage.format.batches import Column
 from storage.types import TopicPartition
+from tests.interop.kafka import BROKER_VERSION
 from tests.support.readers import table_of
 
 _EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
@@ -15,6 +16,7 @@ _EXPIRATION_MS = 86_400_000  # producer.id.expiration.ms
 FORGOTTEN = "recovery of segments below the log start: a broker forgets the producers before each of them"
 BELOW_START = "snapshots at or below the log start, which the next opening removes"
 ABORTED_BELOW_START = "compaction: a broker does not know transactions that were aborted below the log start"
+EMPTY_AT_THE_END = "compaction: from 4.4 on a broker keeps no batch without records at the end of a round"
 # What another encoder makes of the same records may have other bytes, and horizons are of the moment of the pass.
 _OF_THE_ENCODER = (Column.POSITION, Column.SIZE, Column.CRC, Column.BASE_TIMESTAMP)
 
@@ -126,8 +128,11 @@ def _epochs(directory):
     return [(int(epoch), int(start)) for epoch, start in map(str.split, lines)]
 
 
-def different_compacted(tp, broker, ours, log_start):
-    """Segments by name, batches by their headers, uncompressed ones byte for byte where no horizon is in them."""
+def different_compacted(tp, broker, ours, log_start, round_end):
+    """Segments by name, batches by their headers, uncompressed ones byte for byte where no horizon is in them.
+
+    `round_end` (excluded): where the round of cleaning ended (EMPTY_AT_THE_END).
+    """
     theirs, mine = (
         {name: data for name, data in segment_files(where / tp.dir_name).items() if name.endswith(".log")}
         for where in (broker, ours)
@@ -137,18 +142,24 @@ def different_compacted(tp, broker, ours, log_start):
     found = []
     for name in theirs:
         tables = table_of(theirs[name]), table_of(mine[name])
-        different = _different_batches(*tables, 0)
+        different = _different_batches(*tables)
         if different is not None:
-            visible = _different_batches(*tables, log_start)
-            found.append(
-                Difference(tp, f"{name}: {different[0]}", *different[1:], None if visible else ABORTED_BELOW_START)
-            )
+            reason = None
+            if _different_batches(*tables, log_start) is None:
+                reason = ABORTED_BELOW_START
+            elif BROKER_VERSION >= "4.4" and _different_batches(*tables, empty_end=round_end) is None:
+                reason = EMPTY_AT_THE_END
+            found.append(Difference(tp, f"{name}: {different[0]}", *different[1:], reason))
     return found
 
 
-def _different_batches(theirs, mine, start):
-    """The first thing that differs in the headers of batches that reach `start`, and both."""
-    pair = [(table, table.last_offset[: table.rows] >= start) for table in (theirs, mine)]
+def _different_batches(theirs, mine, start=0, empty_end=-1):
+    """The first thing that differs in the headers of batches that reach `start`, and both; but for batches without
+    records that end before `empty_end`."""
+    pair = [
+        (table, (table.last_offset >= start) & ((table.count != 0) | (table.last_offset + 1 != empty_end)))
+        for table in (theirs, mine)
+    ]
     counts = [int(chosen.sum()) for _, chosen in pair]
     if counts[0] != counts[1]:
         return "batches", *counts

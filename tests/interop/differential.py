@@ -287,7 +287,8 @@ class Differential:
         compared = [*chosen, *sorted(done)]
         logs = Logs(ours, compared)
         for tp in sorted(done):
-            different = different_compacted(tp, self._broker.log_dir, ours, logs.snapshots[tp].log_start_offset)
+            log_start = logs.snapshots[tp].log_start_offset
+            different = different_compacted(tp, self._broker.log_dir, ours, log_start, ends[tp])
             if any(difference.reason for difference in different):
                 logs.wrong_times[tp] = different[0].reason
             self._note(different)
