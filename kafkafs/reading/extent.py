@@ -135,7 +135,8 @@ class BlockPass:
         stream: RenderedStream | None,
     ) -> int:
         reached = start
-        for window in scan_batches(self.snapshot, self.segment, start, stop, window=window_bytes(start, stop)):
+        batches = scan_batches(self.snapshot, self.segment, start, stop, window=window_bytes(start, stop), at_copy=True)
+        for window in batches:
             damage = window.damage
             if damage is not None:
                 # The messages that were there are unknown.

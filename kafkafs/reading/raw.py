@@ -56,7 +56,8 @@ class RawTimePlan(RawPlan):
             return NO_TIMESTAMP
         stretches: list[_Stretch] = []
         newest = NO_TIMESTAMP
-        with workbench() as bench, closing(scan_batches(snapshot, span.segment, span.start, span.end)) as windows:
+        batches = scan_batches(snapshot, span.segment, span.start, span.end, at_copy=True)
+        with workbench() as bench, closing(batches) as windows:
             for window in windows:
                 if window.damage is None:
                     newest = max(newest, self._add_window(bench, span, window, stretches))

@@ -67,7 +67,9 @@ def read_with_key(
     spans, _ = spans_from(snapshot, Cursor(start_offset), end_offset, visible_end(snapshot, isolation))
     for span in spans:
         for start, end in _with_key(snapshot, span, key):
-            for block in read_blocks(snapshot, span.segment, start, end, isolation=isolation, decoder=decoder):
+            for block in read_blocks(
+                snapshot, span.segment, start, end, isolation=isolation, decoder=decoder, at_copy=True
+            ):
                 yield block if span.record_filter is None else span.record_filter.apply(block)
 
 

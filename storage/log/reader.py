@@ -87,6 +87,7 @@ def read_blocks(
     decoder: Decoder | None = None,
     window: int = WINDOW_BYTES,
     control: bool = False,
+    at_copy: bool = False,
 ) -> Generator[RecordBlock, None, None]:
     """The records of the batches that begin in [start_position, end_position) of a segment, as a consumer sees them.
 
@@ -101,7 +102,7 @@ def read_blocks(
     position: int | None = start_position
     try:
         while position is not None:
-            spans = scan_batches(snapshot, segment, position, end_position, window=window)
+            spans = scan_batches(snapshot, segment, position, end_position, window=window, at_copy=at_copy)
             position = None
             for span in spans:
                 if span.damage is not None:

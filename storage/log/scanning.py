@@ -62,6 +62,7 @@ def scan_batches(
     end_position: int | None = None,
     *,
     window: int = WINDOW_BYTES,
+    at_copy: bool = False,
 ) -> Generator[Window, None, None]:
     """Yield the batches that begin in [start_position, end_position) of a segment, in windows of about `window` bytes.
 
@@ -69,9 +70,10 @@ def scan_batches(
     default. A batch larger than the window is a window by itself. Only headers are checked; offsets that do not ascend
     are damage, as are impossible lengths. SegmentGone if the file is removed, or becomes shorter, meanwhile.
 
-    A batch that is in the segment twice is yielded once; if both copies are not in one scan, the second one is too.
+    A batch that is in the segment twice is yielded once. `at_copy`: also if `start_position` may be that of a second
+    copy, which positions that were looked up (`Segment.floor`) are not.
     """
-    return _BatchScan(snapshot, segment, start_position, end_position).windows(window)
+    return _BatchScan(snapshot, segment, start_position, end_position, at_copy).windows(window)
 
 
 def scan_sound_batches(
@@ -89,6 +91,7 @@ class _BatchScan:
     """A scan: its position in the segment, and the last offset so far."""
 
     __slots__ = (
+        "_at_copy",
         "_end",
         "_end_offset",
         "_last_batch",
@@ -100,13 +103,14 @@ class _BatchScan:
         "_snapshot",
     )
 
-    def __init__(self, snapshot: LogSnapshot, segment: Segment, start: int, end: int | None) -> None:
+    def __init__(self, snapshot: LogSnapshot, segment: Segment, start: int, end: int | None, at_copy: bool) -> None:
         self._snapshot = snapshot
         self._segment = segment
         self._limit = snapshot.end_position(segment)
         self._end = self._limit if end is None else min(end, self._limit)
         self._end_offset = _end_offset(snapshot, segment)
         self._position = start
+        self._at_copy = at_copy
         # None if the scan did not begin with the segment: looked up when an error has to name the next offset.
         self._last_offset = segment.base_offset - 1 if start == 0 else None
         # The position of the last batch in a window so far, and the last offset before that batch.
@@ -176,6 +180,8 @@ class _BatchScan:
         known = self._last_offset
         least = self._segment.base_offset - 1 if known is None else known
         good = ascending_rows(table, table.rows, least, self._end_offset)
+        if self._at_copy and known is None and good and self._segment.repeats(table, 0):
+            good = 0
         if table.rows and not good and self._is_last_batch_corrupt():
             # The last offset came from the header of a damaged batch at the end of the previous window.
             self._last_offset = least = self._offset_before_last

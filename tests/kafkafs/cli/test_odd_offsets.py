@@ -136,12 +136,16 @@ TWICE = {
 }
 
 
-def log_of(directory, offsets, indexed=None):
-    """A partition's directory with a segment of these batches; in its index there is only the batch `indexed`."""
+def log_of(directory, offsets, indexed=None, padding=""):
+    """A partition's directory with a segment of these batches; in its index there is only the batch `indexed`. The
+    values are the offsets, and `padding`."""
     directory.mkdir(parents=True)
     batches = [
         batch(
-            [record(key=b"k%d" % (offset % 2), value=b"%d" % offset)], offset, base_timestamp=time, max_timestamp=time
+            [record(key=b"k%d" % (offset % 2), value=f"{offset}{padding}".encode())],
+            offset,
+            base_timestamp=time,
+            max_timestamp=time,
         )
         for offset in offsets
         for time in [TIMES[0] + offset]
@@ -188,6 +192,33 @@ def test_readers_skip_what_is_there_twice(twice):
     for name in ("messages.txt", "offsets/0-.txt", "time/2025-11.txt"):
         assert content(tree, f"/t/0/{name}") == lines_of(offsets)
     assert content(tree, "/t/0/keys/k1.txt") == lines_of(offset for offset in offsets if offset % 2)
+
+
+@pytest.mark.parametrize("offsets", TWICE.values(), ids=TWICE)
+def test_views_that_grow_by_a_second_copy_skip_it(offsets, tmp_path):
+    batches = log_of(tmp_path / "t-0", offsets)
+    (log,) = tmp_path.glob("t-0/*.log")
+    log.write_bytes(b"")
+    tree = tree_of(tmp_path)
+    for count, batch_bytes in enumerate(batches, 1):
+        with log.open("ab") as file:
+            file.write(batch_bytes)
+        for name in ("messages.txt", "offsets/0-.txt", "time/2025-11.txt"):
+            assert content(tree, f"/t/0/{name}") == lines_of(sorted(set(offsets[:count])))
+
+
+@pytest.mark.parametrize("offsets", TWICE.values(), ids=TWICE)
+def test_readers_of_a_key_with_an_index_skip_it(offsets, tmp_path):
+    batches = log_of(tmp_path / "t-0", offsets, padding=" " * 600_000)
+    ascending = [row for row in range(1, len(offsets)) if offsets[row] > max(offsets[:row])]
+    index = b"".join(struct.pack(">II", offsets[row], sum(map(len, batches[:row]))) for row in ascending)
+    (tmp_path / "t-0" / f"{0:020d}.index").write_bytes(index)
+    for _ in ("makes the index", "has the index"):
+        for key in (0, 1):
+            found = output_of("cat", tmp_path, "t/0", "--key", f"k{key}").split()
+            expected = [offset for offset in sorted(set(offsets)) if offset % 2 == key]
+            assert [int(line) for line in found] == expected
+            assert [int(line) for line in content(tree_of(tmp_path), f"/t/0/keys/k{key}.txt").split()] == expected
 
 
 @pytest.mark.parametrize("command", ["mirror LOGDIR COPY", "salvage LOGDIR t --to COPY",
