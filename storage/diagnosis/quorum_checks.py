@@ -93,12 +93,13 @@ def check_quorum(
             f"Take the metadata log of another controller, or: {REVIVE}",
         )
     known = metadata or began
+    told_by = bootstrap if metadata is None or not metadata_dir.metadata_log.is_dir() else metadata_dir.metadata_log
     version = 0 if known is None else known.features.get("metadata.version", 0)
     if 0 < version < _LEAST_METADATA_VERSION:
         yield Prediction(
             "metadata-version-old",
             Reaction.REFUSES,
-            metadata_dir.metadata_log,
+            told_by,
             f"metadata.version is {version}, before 3.3-IV3",
             "does not start, if it is Kafka 4.0 or later",
             "Start Kafka 3.9 and raise it: kafka-features.sh upgrade",
@@ -109,7 +110,7 @@ def check_quorum(
         yield Prediction(
             "metadata-version-new",
             Reaction.IGNORES,
-            metadata_dir.metadata_log,
+            told_by,
             f"metadata.version is {version}, not known to this version of kafkafs",
             "starts if it is a later Kafka than 4.4 and knows that version; Kafka 4.4 does not start",
         )
@@ -117,7 +118,7 @@ def check_quorum(
         yield Prediction(
             "metadata-version-new",
             Reaction.IGNORES,
-            metadata_dir.metadata_log,
+            told_by,
             f"metadata.version is {version}",
             f"starts if it is Kafka {release} or later; an earlier one does not",
         )

@@ -101,6 +101,16 @@ def test_a_later_metadata_version(tmp_path, version, said):
     assert ("not known to this version of kafkafs" in found.what) == (version > 33)
 
 
+def test_a_metadata_version_without_a_metadata_log_is_the_bootstrap_checkpoints(tmp_path):
+    level = Record(None, b"\x01\x0c\x00\x11metadata.version\x00\x1e\x00")
+    built(tmp_path, [b"a"], records=[level])
+    metadata_log, checkpoint = tmp_path / "__cluster_metadata-0", tmp_path / "bootstrap.checkpoint"
+    shutil.copy(metadata_log / f"{0:020d}.log", checkpoint)
+    shutil.rmtree(metadata_log)
+    (found,) = (each for each in examine([tmp_path]).predictions if each.name == "metadata-version-new")
+    assert found.path == checkpoint
+
+
 @pytest.mark.parametrize(
     ("key", "value", "is_small"),
     [("segment.bytes", "4000", True), ("segment.bytes", "1048576", False), ("internal.segment.bytes", "4000", False)],
