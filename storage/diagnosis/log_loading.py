@@ -26,6 +26,7 @@ from storage.format.batches import LOG_OVERHEAD
 from storage.log import tail
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
+from storage.recovery.overflow_split import highest_offset
 from storage.recovery.recovery import Cut, RecoveryReport
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -33,6 +34,7 @@ SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the
 REINDEX = "`kafkafs reindex` rebuilds it"
 _RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
 _PUT_BACK = "Put the segment files that are missing back; other replicas may have them"
+_CANNOT_SPLIT = "does not start: it takes that for offsets that are too far apart, and cannot split the segment"
 _NUMBER = re.compile(r"[+-]?[0-9]+")  # as Long.parseLong
 _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
@@ -147,6 +149,9 @@ def of_recovery(
     if blocked is not None:
         yield blocked
         return
+    if report.overflowed_segments:
+        yield from (_of_overflow(Segment.at(directory, base), tp) for base in report.overflowed_segments)
+        return
     cuts = [cut for cut in report.cuts if cut.base_offset in report.recovered_segments]
     for base in report.misordered_segments:
         path = directory / names.segment_file(base, FileKind.LOG)
@@ -219,12 +224,8 @@ def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -
     segment = Segment.at(directory, cut.base_offset)
     batch = segment.batch_at(cut.position, segment.size, any_offset=True)
     if batch is not None and int(batch.last_offset[0]) < cut.base_offset:
-        return Prediction(
-            "batch-range", Reaction.REFUSES, path,
-            "a batch's offsets are below those of its segment, which is recovered",
-            "does not start: it takes that for offsets that are too far apart, and cannot split the segment",
-            SALVAGE, report.tp,
-        )  # fmt: skip
+        what = "a batch's offsets are below those of its segment, which is recovered"
+        return Prediction("batch-range", Reaction.REFUSES, path, what, _CANNOT_SPLIT, SALVAGE, report.tp)
     later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
     is_last = cut.next_offset == report.log_end_offset
     nothing_behind = is_last and not report.removed_segments and cut.intact is None
@@ -244,6 +245,17 @@ def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -
         report.tp,
         report.log_end_offset,
     )
+
+
+def _of_overflow(segment: Segment, tp: TopicPartition) -> Prediction:
+    """The reaction of recovery to an offset that is too far above a segment's base: the segment is split if its last
+    batch has such an offset (LogSegment.hasOverflow)."""
+    what = "a batch's offsets are too far above those of its segment, which is recovered"
+    end = _end_from(segment, 0, segment.base_offset)
+    if end is None or end - 1 <= highest_offset(segment.base_offset):
+        return Prediction("batch-range", Reaction.REFUSES, segment.log.path, what, _CANNOT_SPLIT, SALVAGE, tp)
+    broker = f"splits the segment; messages that follow get offsets from {end} on"
+    return Prediction("batch-range", Reaction.UNNOTICED, segment.log.path, what, broker, SALVAGE, tp)
 
 
 def _lost_ends(

@@ -85,6 +85,7 @@ class RecoveryReport:
     with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
     ascend, where a broker fails. `fallen_segments`: those with batches at such offsets. `last_batch_ends`: the end of
     the last batch of each recovered segment, by base offset: a broker takes it for the end of the log.
+    `overflowed_segments`: those with a sound batch that is too far above their base for an index entry.
     `overlapping_segments`: the position of a batch that begins before the previous one ends, by base offset. `epochs`:
     those that recovery leaves."""
 
@@ -96,6 +97,7 @@ class RecoveryReport:
     recovered_segments: list[int] = field(default_factory=list)
     misordered_segments: list[int] = field(default_factory=list)
     fallen_segments: list[int] = field(default_factory=list)
+    overflowed_segments: list[int] = field(default_factory=list)
     last_batch_ends: dict[int, int] = field(default_factory=dict)
     overlapping_segments: dict[int, int] = field(default_factory=dict)
     log_start_offset: int = 0
@@ -397,6 +399,7 @@ class Recovery:
             repeats=segment.repeats if self._plan.gentle else None,
         )
         if check.overflows:
+            self.report.overflowed_segments.append(segment.base_offset)
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)

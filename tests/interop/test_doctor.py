@@ -229,6 +229,11 @@ WHOLE = {
         "batch-range",
         "Split operation",
     ),
+    "a batch far above its log": refuses(
+        all_of(at_file(LOG, lambda log: patch(log, 0, b"\4" + bytes(7))), at_file("p-3/*.index", Path.unlink)),
+        "batch-range",
+        "Split operation",
+    ),
     "damage without an index": starts(
         all_of(at_file(f"p-3/{FIRST}.log", flip_at_the_end), removed(f"p-3/{FIRST}.index")),
         "batch-crc",
