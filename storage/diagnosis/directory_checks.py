@@ -162,9 +162,8 @@ def check_identity(
                 "takes it as it is; topics that only ZooKeeper knew become strays",
                 f"Migrate with Kafka 3.9, or: {REVIVE}",
             )
-        # Version 0, also of a file without a version, may lack both; but some directory must have them.
-        needs_ids = meta.version > 0 or state is metadata_dir
-        if needs_ids and (meta.node_id is None or meta.cluster_id is None):
+        # A file without a version is of version 0, whose node id is `broker.id`.
+        if meta.node_id is None or meta.cluster_id is None:
             missing = "node ID" if meta.node_id is None else "cluster ID"
             yield Prediction(
                 "meta-properties-corrupt",
@@ -178,7 +177,7 @@ def check_identity(
         expected_node = given.node_id if given is not None and given.node_id is not None else None
         if expected_node is None and first is not None:
             expected_node = first.node_id
-        if expected_node is not None and meta.node_id not in (None, expected_node):
+        if expected_node is not None and meta.node_id != expected_node:
             yield Prediction(
                 "node-id-differs",
                 Reaction.REFUSES,
@@ -187,7 +186,7 @@ def check_identity(
                 "does not start: Stored node id does not match",
                 "Correct node.id in server.properties, or give the broker its own directories",
             )
-        if first is not None and meta.cluster_id not in (None, first.cluster_id):
+        if first is not None and meta.cluster_id != first.cluster_id:
             yield Prediction(
                 "cluster-id-differs",
                 Reaction.REFUSES,
@@ -228,7 +227,7 @@ def check_identity(
                     "Remove the line directory.id from the copy's meta.properties: the broker writes a new one",
                 )
             ids.setdefault(meta.directory_id, state.path)
-        first = meta if first is None and needs_ids else first
+        first = meta if first is None else first
 
 
 def _is_id(text: str) -> bool:

@@ -23,6 +23,7 @@ from storage.files.metadata_replay import ClusterMetadata
 from storage.format.block import Record
 from storage.types import TopicPartition
 from tests.support.builders import (
+    CLUSTER_ID,
     ROLL,
     Batch,
     Partition,
@@ -599,11 +600,22 @@ def test_a_meta_properties_without_ids(tmp_path, text):
     assert not found.starts
 
 
+IDS = f"cluster.id={CLUSTER_ID}\n"
+
+
 @pytest.mark.parametrize(
-    ("text", "refuses"), [("", None), ("node.id=1\n", None), ("cluster.id=other\n", "cluster-id-differs")]
+    ("text", "refuses"),
+    [
+        ("", "meta-properties-corrupt"),
+        ("broker.id=1\n", "meta-properties-corrupt"),
+        (IDS + "node.id=1\n", "meta-properties-corrupt"),
+        (IDS + "broker.id=2\n", "node-id-differs"),
+        ("broker.id=1\ncluster.id=other\n", "cluster-id-differs"),
+        (IDS + "broker.id=1\n", None),
+    ],
 )
 def test_a_second_meta_properties_without_a_version(tmp_path, text, refuses):
-    """Of a file of version 0 a broker takes what is there: another directory has the ids."""
+    """A file of version 0: KafkaRaftServer.initializeLogDirs wants both ids of each directory."""
     path, second = built(tmp_path / "first", [b"a"]), tmp_path / "second"
     second.mkdir()
     (second / "meta.properties").write_text(text)
