@@ -26,7 +26,7 @@ from storage.diagnosis.directory_checks import (
 )
 from storage.diagnosis.first_retention import check_retention
 from storage.diagnosis.future_logs import check_futures, taken_futures
-from storage.diagnosis.log_loading import check_files, of_recovery
+from storage.diagnosis.log_loading import check_files, of_out_of_range, of_recovery
 from storage.diagnosis.partition_checks import check_absent, check_remote, check_remote_epochs, check_topics
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
 from storage.diagnosis.quorum_checks import check_quorum
@@ -43,6 +43,7 @@ from storage.log.read_only_log import ReadOnlyLog
 from storage.log.scanning import scan_batches
 from storage.log.segments import bytes_from
 from storage.progress import NoProgress, Progress
+from storage.recovery.overflow_split import OffsetsOutOfRange
 from storage.recovery.recovery import RecoveryPlan, RecoveryReport
 from storage.recovery.rehearsal import rehearse
 from storage.types import TopicPartition
@@ -188,9 +189,10 @@ def _damage(
 ) -> Iterator[Prediction]:
     """The batches that loading these logs will remove, and damage that a broker does not notice."""
     reports: dict[TopicPartition, RecoveryReport] = {}
-    yield from _permitted(_removed(state, logs, log_dir, metadata, progress, reports), state.path)
+    removed = list(_permitted(_removed(state, logs, log_dir, metadata, progress, reports), state.path))
+    yield from removed
     by_dir = {state.path / tp.dir_name: tp for tp in state.partitions}
-    seen: set[tuple[str, Path]] = set()
+    seen = {(prediction.name, prediction.path) for prediction in removed}
     for finding in verify_log_dir(state.path, state.partitions, progress=progress):
         tp_of = by_dir.get(finding.path.parent) or by_dir.get(finding.path)
         if tp_of is None:
@@ -219,6 +221,9 @@ def _removed(
                 yield from removed
                 yield from check_remote_epochs(logs[tp], outcome, metadata)
                 yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
+            elif isinstance(outcome, OffsetsOutOfRange) and outcome.path is not None:
+                prediction = of_out_of_range(outcome.path, tp, clean=state.clean)
+                yield from () if prediction is None else (prediction,)
             elif isinstance(outcome, PermissionError) and tp in state.partitions:
                 continue  # verify reports it
             elif isinstance(outcome, PermissionError):

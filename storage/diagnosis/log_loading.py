@@ -34,7 +34,6 @@ SALVAGE = "`kafkafs salvage` copies what is intact around the damage, before the
 REINDEX = "`kafkafs reindex` rebuilds it"
 _RECOVER = f"Without {names.CLEAN_SHUTDOWN} it recovers the log first"
 _PUT_BACK = "Put the segment files that are missing back; other replicas may have them"
-_CANNOT_SPLIT = "does not start: it takes that for offsets that are too far apart, and cannot split the segment"
 _NUMBER = re.compile(r"[+-]?[0-9]+")  # as Long.parseLong
 _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
@@ -149,9 +148,6 @@ def of_recovery(
     if blocked is not None:
         yield blocked
         return
-    if report.overflowed_segments:
-        yield from (_of_overflow(Segment.at(directory, base), tp) for base in report.overflowed_segments)
-        return
     cuts = [cut for cut in report.cuts if cut.base_offset in report.recovered_segments]
     for base in report.misordered_segments:
         path = directory / names.segment_file(base, FileKind.LOG)
@@ -163,10 +159,9 @@ def of_recovery(
             broker = f"empties the segment, removes those after it, and goes on at {base}"
             yield Prediction("batch-order", Reaction.CUTS, path, what, broker, SALVAGE, tp, base)
         return
-    for cut in cuts:
-        prediction = _of_cut(cut, report, directory, max(known.recovery_point or 0, known.high_watermark or 0))
-        if not clean or prediction.reaction is Reaction.REFUSES:  # otherwise the finding of `verify` reports it
-            yield prediction
+    if not clean:  # otherwise the findings of `verify` report them
+        known_end = max(known.recovery_point or 0, known.high_watermark or 0)
+        yield from (_of_cut(cut, report, directory, known_end) for cut in cuts)
     if cuts and report.log_end_offset == cuts[-1].next_offset:
         return
     if report.removed_segments and not cuts:
@@ -218,14 +213,25 @@ def _of_blocked_snapshots(report: RecoveryReport, directory: Path) -> Prediction
     return None
 
 
+def of_out_of_range(log: Path, tp: TopicPartition, *, clean: bool) -> Prediction | None:
+    """The reaction to a batch whose offsets are below its segment, or too far above: recovery splits the segment if its
+    last batch is too far above (LogSegment.hasOverflow). None if nothing comes of it after a clean shutdown."""
+    if clean and exists(log.with_suffix(FileKind.OFFSET_INDEX.value)):
+        return _misread_end(tp, log.parent)
+    segment = Segment.at(log.parent, int(log.stem))
+    what = "a batch's offsets are below those of its segment, which is recovered, or too far above"
+    end = _end_from(segment, 0, segment.base_offset)
+    if end is None or end - 1 <= highest_offset(segment.base_offset):
+        broker = "does not start: it takes that for offsets that are too far apart, and cannot split the segment"
+        return Prediction("batch-range", Reaction.REFUSES, log, what, broker, SALVAGE, tp)
+    broker = f"splits the segment; messages that follow get offsets from {end} on"
+    return Prediction("batch-range", Reaction.UNNOTICED, log, what, broker, SALVAGE, tp)
+
+
 def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -> Prediction:
     """The prediction for a cut. `known_end`: the offset up to which the log is known to have been written."""
     path = directory / names.segment_file(cut.base_offset, FileKind.LOG)
     segment = Segment.at(directory, cut.base_offset)
-    batch = segment.batch_at(cut.position, segment.size, any_offset=True)
-    if batch is not None and int(batch.last_offset[0]) < cut.base_offset:
-        what = "a batch's offsets are below those of its segment, which is recovered"
-        return Prediction("batch-range", Reaction.REFUSES, path, what, _CANNOT_SPLIT, SALVAGE, report.tp)
     later = f", and removes {len(report.removed_segments)} later segments" if report.removed_segments else ""
     is_last = cut.next_offset == report.log_end_offset
     nothing_behind = is_last and not report.removed_segments and cut.intact is None
@@ -245,17 +251,6 @@ def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -
         report.tp,
         report.log_end_offset,
     )
-
-
-def _of_overflow(segment: Segment, tp: TopicPartition) -> Prediction:
-    """The reaction of recovery to an offset that is too far above a segment's base: the segment is split if its last
-    batch has such an offset (LogSegment.hasOverflow)."""
-    what = "a batch's offsets are too far above those of its segment, which is recovered"
-    end = _end_from(segment, 0, segment.base_offset)
-    if end is None or end - 1 <= highest_offset(segment.base_offset):
-        return Prediction("batch-range", Reaction.REFUSES, segment.log.path, what, _CANNOT_SPLIT, SALVAGE, tp)
-    broker = f"splits the segment; messages that follow get offsets from {end} on"
-    return Prediction("batch-range", Reaction.UNNOTICED, segment.log.path, what, broker, SALVAGE, tp)
 
 
 def _lost_ends(

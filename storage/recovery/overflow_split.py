@@ -18,6 +18,7 @@ from typing import Final
 from storage.append import swap
 from storage.append.batch_checks import first_offset
 from storage.append.swap import CleanedSegment
+from storage.errors import PartitionOffline
 from storage.files import transaction_index
 from storage.files.disk_protocol import Disk
 from storage.files.log_file import LogFile
@@ -35,6 +36,23 @@ class OffsetOverflow(Exception):
     def __init__(self, segment: Segment) -> None:
         super().__init__(segment)
         self.segment: Final = segment
+
+
+class OffsetsOutOfRange(PartitionOffline):
+    """A batch's offsets are below its segment, or too far above, and a split would lose messages. A broker does not
+    start, or moves the batch to the end of the log; either way it removes nothing, and neither do we."""
+
+    def __init__(self, segment: Segment, position: int) -> None:
+        base = segment.base_offset
+        batch = segment.batch_at(position, segment.size, any_offset=True)
+        super().__init__(
+            "a batch's offsets are out of its segment's range",
+            path=segment.log.path,
+            position=position,
+            expected=f"offsets from {base} to {highest_offset(base)}",
+            found=None if batch is None else int(batch.last_offset[0]),
+            advice="`kafkafs doctor` says what a broker does; `kafkafs salvage` copies what is intact",
+        )
 
 
 def offset_after(segment: Segment) -> int:

@@ -55,7 +55,14 @@ from storage.log.segments import live_offsets
 from storage.log.tiering import remote_offsets
 from storage.progress import NoProgress, Progress, working
 from storage.recovery.leftovers import LeftoverPlan, plan_leftovers
-from storage.recovery.overflow_split import OffsetOverflow, highest_offset, offset_after, overflows, split_overflowed
+from storage.recovery.overflow_split import (
+    OffsetOverflow,
+    OffsetsOutOfRange,
+    highest_offset,
+    offset_after,
+    overflows,
+    split_overflowed,
+)
 from storage.recovery.time_index_check import has_sound_time_index
 from storage.types import MAX_OFFSET, TopicPartition
 
@@ -85,7 +92,6 @@ class RecoveryReport:
     with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
     ascend, where a broker fails. `fallen_segments`: those with batches at such offsets. `last_batch_ends`: the end of
     the last batch of each recovered segment, by base offset: a broker takes it for the end of the log.
-    `overflowed_segments`: those with a sound batch that is too far above their base for an index entry.
     `overlapping_segments`: the position of a batch that begins before the previous one ends, by base offset. `epochs`:
     those that recovery leaves."""
 
@@ -97,7 +103,6 @@ class RecoveryReport:
     recovered_segments: list[int] = field(default_factory=list)
     misordered_segments: list[int] = field(default_factory=list)
     fallen_segments: list[int] = field(default_factory=list)
-    overflowed_segments: list[int] = field(default_factory=list)
     last_batch_ends: dict[int, int] = field(default_factory=dict)
     overlapping_segments: dict[int, int] = field(default_factory=dict)
     log_start_offset: int = 0
@@ -131,7 +136,7 @@ class RecoveryPlan:
 
 
 class Recovery:
-    """A run over a partition. Errors: PartitionOffline (gentle only), OSError."""
+    """A run over a partition. Errors: PartitionOffline (OffsetsOutOfRange, others if gentle), OSError."""
 
     def __init__(self, plan: RecoveryPlan, *, disk: Disk, clock: Clock, progress: Progress | None = None) -> None:
         self._plan = plan
@@ -288,14 +293,20 @@ class Recovery:
 
     def _check_span(self, segment: Segment, end_offset: int = MAX_OFFSET) -> None:
         """OffsetOverflow if the segment must be split. `end_offset`: the next segment's base. Offsets from there on are
-        damage: the parts would displace the next segment's messages."""
+        no reason: the parts would displace the next segment's messages."""
         if overflows(segment, end_offset):
             raise OffsetOverflow(segment)
 
     def _split(self, segment: Segment) -> None:
-        """Splits a segment that is sound except for its span; anything in it that is not sound is cut off before."""
+        """Splits a segment that is sound except for its span; a torn tail is cut off before. OffsetsOutOfRange."""
         check = check_segment(segment.log, segment.base_offset, segment.size, ignore_batches)
         if check.invalid_bytes:
+            if _intact_behind(segment, check.end) is not None:
+                limit = highest_offset(segment.base_offset) + 1
+                in_range = check_segment(
+                    segment.log, segment.base_offset, segment.size, ignore_batches, end_offset=limit, any_order=True
+                )
+                raise OffsetsOutOfRange(segment, in_range.end)
             later = [base for base in self._offsets_of(FileKind.LOG) if base > segment.base_offset]
             segments = [Segment.at(self._directory, base) for base in later]
             self._cut(segment, check.end, check.next_offset, segments)
@@ -398,9 +409,9 @@ class Recovery:
             any_order=not self._plan.gentle,
             repeats=segment.repeats if self._plan.gentle else None,
         )
-        if check.overflows:
-            self.report.overflowed_segments.append(segment.base_offset)
+        if check.overflows or _begins_below(segment, check.end):
             self._check_span(segment, later[0].base_offset if later else MAX_OFFSET)
+            raise OffsetsOutOfRange(segment, check.end)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
         if check.overlap is not None:
@@ -571,6 +582,12 @@ class Recovery:
 
     def _note(self, change: str) -> None:
         self.report.changes.append(change)
+
+
+def _begins_below(segment: Segment, position: int) -> bool:
+    """Whether the batch at a position is intact, and its offsets are below the segment."""
+    batch = segment.batch_at(position, segment.size, any_offset=True)
+    return batch is not None and int(batch.last_offset[0]) < segment.base_offset
 
 
 def _intact_behind(segment: Segment, position: int) -> str | None:

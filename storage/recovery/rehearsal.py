@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from storage.clock import Clock
+from storage.errors import PartitionOffline
 from storage.files import names, offset_index, time_index
 from storage.files.disk import RealDisk, RealFile
 from storage.files.disk_protocol import Buffer, DiskFile
@@ -50,7 +51,11 @@ def rehearse(plan: RecoveryPlan, *, clock: Clock, progress: Progress | None = No
             elif stat.S_ISREG(mode):
                 _copy(path, shadow / path.name)
         recovery = Recovery(replace(plan, directory=shadow), disk=_ShadowDisk(), clock=clock, progress=progress)
-        recovery.run()
+        try:
+            recovery.run()
+        except PartitionOffline as error:
+            error.path = None if error.path is None else plan.directory / error.path.name
+            raise
         return recovery.report
 
 

@@ -1,5 +1,6 @@
 """Wrong offsets, which no CRC covers, and segments whose offsets pass 32 bits."""
 
+import re
 import shutil
 from contextlib import nullcontext
 
@@ -18,6 +19,7 @@ from storage.format.block import Record
 from storage.format.compression import Codec
 from storage.format.record_batch import BatchFields, encode_batch
 from storage.log import intact
+from storage.recovery.overflow_split import OffsetsOutOfRange
 from storage.recovery.recovery import Recovery, RecoveryPlan
 from storage.recovery.rehearsal import rehearse
 from storage.types import TopicPartition
@@ -229,22 +231,27 @@ SHAPES = [
 
 @pytest.mark.parametrize("magic", [0, 1, 2])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_recovery_ends_whatever_the_offsets(tmp_path, shape, magic):
+def test_recovery_removes_nothing_whatever_the_offsets(tmp_path, shape, magic):
+    """A forced one too: a broker does not start, or moves a batch to the end of the log."""
     for codec in [Codec.NONE] if magic == 2 else [Codec.NONE, Codec.GZIP]:
         data = {base: b"".join(batch(offset, magic, codec) for offset in offsets) for base, offsets in shape.items()}
         directory = made(tmp_path, data)
         before = left(directory)
+        plan = RecoveryPlan(TP, directory, LogConfig(), clean=False)
         if _has_sound_offsets(shape):
-            recovered(directory, gentle=True)
+            told = rehearse(plan, clock=StandingClock(0))
+            done = recovered(directory, gentle=False)
+            assert told.log_end_offset == done.log_end_offset
+            assert told.changes == done.changes
+            assert not recovered(directory, gentle=True).changes
         else:
             with pytest.raises(PartitionOffline):
                 recovered(directory, gentle=True)
+            with pytest.raises(OffsetsOutOfRange) as done:
+                recovered(directory, gentle=False)
+            with pytest.raises(OffsetsOutOfRange, match=re.escape(str(done.value))):
+                rehearse(plan, clock=StandingClock(0))
         assert left(directory).replace(b"|", b"") == before.replace(b"|", b"")
-        told = rehearse(RecoveryPlan(TP, directory, LogConfig(), clean=False), clock=StandingClock(0))
-        done = recovered(directory, gentle=False)
-        assert told.log_end_offset == done.log_end_offset
-        assert told.changes == done.changes
-        assert not recovered(directory, gentle=True).changes
 
 
 def _has_sound_offsets(shape):
