@@ -222,8 +222,7 @@ def _removed(
                 yield from check_remote_epochs(logs[tp], outcome, metadata)
                 yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
             elif isinstance(outcome, OffsetsOutOfRange) and outcome.path is not None:
-                prediction = of_out_of_range(outcome.path, tp, clean=state.clean)
-                yield from () if prediction is None else (prediction,)
+                yield from of_out_of_range(outcome.path, tp, clean=state.clean)
             elif isinstance(outcome, PermissionError) and tp in state.partitions:
                 continue  # verify reports it
             elif isinstance(outcome, PermissionError):

@@ -213,19 +213,22 @@ def _of_blocked_snapshots(report: RecoveryReport, directory: Path) -> Prediction
     return None
 
 
-def of_out_of_range(log: Path, tp: TopicPartition, *, clean: bool) -> Prediction | None:
-    """The reaction to a batch whose offsets are below its segment, or too far above: recovery splits the segment if its
-    last batch is too far above (LogSegment.hasOverflow). None if nothing comes of it after a clean shutdown."""
+def of_out_of_range(log: Path, tp: TopicPartition, *, clean: bool) -> Iterator[Prediction]:
+    """The reaction to a batch whose offsets are below its segment, or too far above. A broker that recovers the segment
+    splits it if the last batch is too far above, and otherwise does not start (LogSegment.hasOverflow)."""
     if clean and exists(log.with_suffix(FileKind.OFFSET_INDEX.value)):
-        return _misread_end(tp, log.parent)
+        misread = _misread_end(tp, log.parent)
+        yield from () if misread is None else (misread,)
+        return
     segment = Segment.at(log.parent, int(log.stem))
     what = "a batch's offsets are below those of its segment, which is recovered, or too far above"
     end = _end_from(segment, 0, segment.base_offset)
     if end is None or end - 1 <= highest_offset(segment.base_offset):
         broker = "does not start: it takes that for offsets that are too far apart, and cannot split the segment"
-        return Prediction("batch-range", Reaction.REFUSES, log, what, broker, SALVAGE, tp)
+        yield Prediction("batch-range", Reaction.REFUSES, log, what, broker, SALVAGE, tp)
+        return
     broker = f"splits the segment; messages that follow get offsets from {end} on"
-    return Prediction("batch-range", Reaction.UNNOTICED, log, what, broker, SALVAGE, tp)
+    yield Prediction("batch-range", Reaction.UNNOTICED, log, what, broker, SALVAGE, tp)
 
 
 def _of_cut(cut: Cut, report: RecoveryReport, directory: Path, known_end: int) -> Prediction:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from storage.errors import CorruptCheckpoint
-from storage.files import names
+from storage.files import c_library, names
 from storage.files.partition_metadata import read
 
 _AT_FDCWD: Final = -100
@@ -70,17 +69,8 @@ def _may_equal(left: object, right: object) -> bool:
     return left is None or right is None or left == right
 
 
-@lru_cache(maxsize=1)
-def _statx() -> Any:
-    """The C library's statx; None if it has none."""
-    try:
-        return ctypes.CDLL(None, use_errno=True).statx
-    except (AttributeError, OSError):
-        return None
-
-
 def _born_ns(path: Path) -> int | None:
-    call = _statx()
+    call = c_library.function("statx")
     if call is None:
         return None
     answer = ctypes.create_string_buffer(_STATX_BYTES)

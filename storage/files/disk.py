@@ -10,10 +10,9 @@ import ctypes
 import errno
 import os
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from storage.files import c_library
 from storage.files.disk_protocol import Buffer, Disk, DiskFile
 from storage.files.opening import make_directory, open_directory, open_file, parent_of
 
@@ -154,19 +153,10 @@ def begin_writeback(file: DiskFile, start: int, end: int) -> int:
     sync waits for less. Returns the first byte that has not begun, for the next call. Promises nothing."""
     if end - start < _WRITEBACK_BYTES:
         return start
-    call = _sync_file_range()
+    call = c_library.function("sync_file_range")
     if call is not None:
         call(file.fileno(), ctypes.c_int64(start), ctypes.c_int64(end - start), _SYNC_FILE_RANGE_WRITE)
     return end
-
-
-@lru_cache(maxsize=1)
-def _sync_file_range() -> Any:
-    """The C library's sync_file_range; None if it has none."""
-    try:
-        return ctypes.CDLL(None).sync_file_range
-    except (AttributeError, OSError):
-        return None
 
 
 def replace_file(disk: Disk, path: Path, content: bytes, *, mode: int | None = None) -> None:

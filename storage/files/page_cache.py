@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
+
+from storage.files import c_library
 
 
 def uncached_spans(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     """The spans, each from a byte to another (excluded), of the bytes from `start` to `end` that the page cache does
     not have; none where the kernel does not say."""
-    call = _mincore()
+    call = c_library.function("mincore")
     first = start - start % mmap.PAGESIZE
     if call is None or start >= end:
         return []
     with mmap.mmap(fd, end - first, mmap.MAP_SHARED, mmap.PROT_READ, offset=first) as mapping:
-        bytes_of_it = np.frombuffer(mapping, np.uint8)
-        pages = np.zeros(-(-len(bytes_of_it) // mmap.PAGESIZE), np.uint8)
+        content = np.frombuffer(mapping, np.uint8)
+        pages = np.zeros(-(-len(content) // mmap.PAGESIZE), np.uint8)
         failed = call(
-            ctypes.c_void_p(bytes_of_it.ctypes.data),
-            ctypes.c_size_t(len(bytes_of_it)),
+            ctypes.c_void_p(content.ctypes.data),
+            ctypes.c_size_t(len(content)),
             ctypes.c_void_p(pages.ctypes.data),
         )
-        del bytes_of_it  # a mapping with a buffer in use cannot be closed
+        del content  # a mapping with a buffer in use cannot be closed
     if failed:
         return []
     edges = np.flatnonzero(np.diff(pages & 1, prepend=1, append=1))
@@ -38,12 +38,3 @@ def uncached_spans(fd: int, start: int, end: int) -> list[tuple[int, int]]:
         (max(start, first + int(begin) * mmap.PAGESIZE), min(end, first + int(stop) * mmap.PAGESIZE))
         for begin, stop in edges.reshape(-1, 2)
     ]
-
-
-@lru_cache(maxsize=1)
-def _mincore() -> Any:
-    """The C library's mincore; None if it has none."""
-    try:
-        return ctypes.CDLL(None).mincore
-    except (AttributeError, OSError):
-        return None

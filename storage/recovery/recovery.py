@@ -292,8 +292,8 @@ class Recovery:
     # Pass 5
 
     def _check_span(self, segment: Segment, end_offset: int = MAX_OFFSET) -> None:
-        """OffsetOverflow if the segment must be split. `end_offset`: the next segment's base. Offsets from there on are
-        no reason: the parts would displace the next segment's messages."""
+        """OffsetOverflow if the segment must be split. `end_offset`: the next segment's base. A segment with offsets
+        from there on is not split, because the parts would displace the next segment's messages."""
         if overflows(segment, end_offset):
             raise OffsetOverflow(segment)
 

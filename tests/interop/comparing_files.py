@@ -155,7 +155,7 @@ def different_compacted(tp, broker, ours, log_start, round_end):
 
 def _different_batches(theirs, mine, start=0, empty_end=-1):
     """The first thing that differs in the headers of batches that reach `start`, and both; but for batches without
-    records that end before `empty_end`."""
+    records whose next offset is `empty_end`."""
     pair = [
         (table, (table.last_offset >= start) & ((table.count != 0) | (table.last_offset + 1 != empty_end)))
         for table in (theirs, mine)
