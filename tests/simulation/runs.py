@@ -143,6 +143,7 @@ class _Run:
         self._oracle = Oracle(world)
         self._figures = figures
         self._empty = set()  # time indexes whose only entry a loss of power has taken
+        self._gaps = set()  # segments before which it has taken others
         self._is_clean = True  # what the next process finds was recovered and closed in order
         for topic in plan.topics:
             config = dict(topic.config)
@@ -309,12 +310,13 @@ class _Run:
         if offline or unfinished or not closing.clean:
             raise Anomaly(f"not recovered: {offline}, {unfinished}, {closing}")
         damaged = {tp.dir_name for tp, _ in world.rotten}
-        # Otherwise messages that were never flushed can be missing in the middle.
-        may_judge_gaps = not lost_power and not world.had_errors
+        found = list(verify_log_dir(world.path))
+        if lost_power or world.had_errors:  # messages that were never flushed can be missing in the middle
+            self._gaps |= {finding.path for finding in found if _is_loss(finding)}
         findings = [
             finding
-            for finding in verify_log_dir(world.path)
-            if (finding.severity is not Severity.NOTE or (may_judge_gaps and _is_loss(finding)))
+            for finding in found
+            if (finding.severity is not Severity.NOTE or (_is_loss(finding) and finding.path not in self._gaps))
             and finding.path.parent.name not in damaged
             and not self._is_lost_first_entry(finding, lost_power=lost_power)
         ]
