@@ -156,14 +156,15 @@ class ReadOnlyLog:
         epochs: LeaderEpochs | None,
         unlike: LeaderEpochs | None = None,
     ) -> LogSnapshot | None:
-        """Measure the active segment's end and build the snapshot. SegmentGone if a file was removed meanwhile.
+        """Measure the active segment's end and build the snapshot. SegmentGone if a file was removed meanwhile, or
+        the segment that was active was truncated: what was measured may be partly of what came after.
 
         `epochs`: those known; None: read them, after the messages, so that they are not older. If they belong to other
         messages than were measured, the log is being truncated: return None, for another look. If they equal `unlike`,
         another look has found the same: then the epochs are wrong.
         """
         was_active = None if before is None else before.active
-        self._replace_truncated_locked(was_active, listed)
+        kept = self._replace_truncated_locked(was_active, listed)
         for segment in listed[:-1]:
             segment.sealed = True
             if segment.log.fixed is None:
@@ -185,6 +186,8 @@ class ReadOnlyLog:
         log_start = max(checkpointed or 0, listed[0].base_offset if listed else 0)
         if epochs is None:
             epochs = self._read_epochs_locked()
+        if kept is not None and not tail.still_holds(kept, self._tail):
+            raise SegmentGone("segment was truncated while it was measured", path=kept.log.path, advice="Try again")
         if end.epoch >= 0 and epochs.epoch_at(end.next_offset - 1) not in (None, end.epoch) and epochs != unlike:
             return None
         segments = tuple(listed)
@@ -241,22 +244,22 @@ class ReadOnlyLog:
             self._epochs = LeaderEpochs()
         return self._epochs
 
-    def _replace_truncated_locked(self, was_active: Segment | None, listed: list[Segment]) -> None:
+    def _replace_truncated_locked(self, was_active: Segment | None, listed: list[Segment]) -> Segment | None:
         """Replace the segment that was active by a new one in `listed`, if its file has lost messages that were
-        read."""
+        read; return it if it is kept."""
         if was_active is None:
-            return
+            return None
         for slot in range(len(listed) - 1, -1, -1):
             if listed[slot] is was_active:
                 status = was_active.log.stat()
                 if self._active_mark.matches(status):
-                    return
+                    return was_active
                 if status.st_size >= self._tail.end and tail.still_holds(was_active, self._tail):
                     was_active.size = status.st_size
-                    return
+                    return was_active
                 file = LogFile(was_active.log.path, FileIdentity.of(status))
                 listed[slot] = Segment(self.path, was_active.base_offset, file, status.st_size)
-                return
+        return None
 
     def _dir_status(self) -> os.stat_result:
         try:

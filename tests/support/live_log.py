@@ -117,6 +117,10 @@ class LiveLog:
             deleted.unlink()
         self.messages = [message for message in self.messages if message[0] >= self.segments[0]]
 
+    def leader_epoch_at(self, _offset: int) -> int:
+        """The leader epoch that a cleaned batch keeps."""
+        return -1
+
     def compact(self, keep: Callable[[int], bool]) -> None:
         """Rewrites all but the active segment into one, keeping the messages whose offsets `keep` accepts."""
         old, self.segments = self.segments[:-1], [self.segments[0], self.segments[-1]]
@@ -127,7 +131,8 @@ class LiveLog:
             for offset, stamp, value in self.messages:
                 if offset < active:
                     record = Record(self.key_of(offset), value, (), stamp)
-                    file.write(encode_batch([record], base_offset=offset, codec=self.codec))
+                    fields = BatchFields(leader_epoch=self.leader_epoch_at(offset))
+                    file.write(encode_batch([record], base_offset=offset, codec=self.codec, fields=fields))
         swap = cleaned.with_suffix(".swap")
         cleaned.rename(swap)
         deleted = []

@@ -37,6 +37,10 @@ class Replica(LiveLog):
                 self.messages.append((offset, START_MS, value))
         self.next_offset += count
 
+    def leader_epoch_at(self, offset: int) -> int:
+        epoch = self.epochs.epoch_at(offset)
+        return -1 if epoch is None else epoch
+
     def elect(self) -> None:
         """What is appended from now on comes from another leader."""
         self.epoch += 1
