@@ -16,12 +16,12 @@ leaders or its messages' times, in order:
 A file whose first two batches do not fit its name counts by these batches, if a segment continues there.
 
 Of several copies one counts first: as in an unclean leader election the one with the highest last leader epoch, then
-the one that can be read furthest without damage or a gap, then the largest. Batches that it has lost come from the
-others, if the leaders of the same epochs wrote them: a leader writes each offset once. If copies hold different
-messages of one epoch, two are right against one. A segment that has no batch in common with other copies, but different
-batches at their offsets, is right or wrong as a whole. In a compacted log, offsets between two segments of the first
-copy are not filled: compaction may have removed them, or a segment may be missing. Another copy's messages there are
-reported.
+the one that can be read furthest without damage, a gap, or a leader that its leader-epoch-checkpoint does not name
+there; then the largest. Batches that it has lost come from the others, if the leaders of the same epochs wrote them: a
+leader writes each offset once. If copies hold different messages of one epoch, two are right against one. A segment
+that has no batch in common with other copies, but different batches at their offsets, is right or wrong as a whole. In
+a compacted log, offsets between two segments of the first copy are not filled: compaction may have removed them, or a
+segment may be missing. Another copy's messages there are reported.
 """
 
 from __future__ import annotations
@@ -550,8 +550,12 @@ def _rank(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> 
     last_epoch = max((int(part.table.leader_epoch[part.kept].max()) for part in parts if part.kept.any()), default=-1)
     if epochs.latest_epoch is not None:
         last_epoch = min(last_epoch, epochs.latest_epoch)
+    end = _readable_end(copy, parts, compacted=compacted)
+    if epochs.entries:
+        lineage = Lineage(epochs, is_whole=True)
+        end = min([end, *(base for part in parts for base in part.base[part.kept & ~lineage.fits(part)].tolist())])
     size_bytes = sum(int(part.size[part.kept].sum()) for part in parts)
-    return last_epoch, _readable_end(copy, parts, compacted=compacted), size_bytes
+    return last_epoch, end, size_bytes
 
 
 def _readable_end(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> int:

@@ -351,6 +351,17 @@ def test_a_segment_of_another_log_goes_on_after_the_copies_that_contradict_it(tm
     assert sorted((one.path.parent.name, one.offsets.end) for one in choice.beyond) == [("a", 60), ("c", 78)]
 
 
+def test_a_last_segment_whose_leader_its_checkpoint_lacks_yields_to_a_copy_without_a_contradiction(tmp_path):
+    """It is of another log: not even the larger one counts."""
+    right, wrong = segments(tmp_path / "a", epoch=2), segments(tmp_path / "b", epoch=2)
+    add(wrong, segments(tmp_path / "x", epoch=3, tag=b"longer"), 5)
+    choice = choose_batches([copy_of(wrong), copy_of(right)], compacted=False)
+    assert (choice.first, offsets(choice), lost(choice)) == (1, [*range(60)], [])
+    assert [(one.path.parent.name, one.offsets.start, one.offsets.end, one.reason) for one in choice.beyond] == [
+        ("b", 50, 60, "another leader wrote it")
+    ]
+
+
 def test_the_copy_of_the_latest_leader_counts_even_if_it_is_damaged(tmp_path):
     """What an earlier leader wrote where a later one went on is no part of the log."""
     items = [Batch(many(10), leader_epoch=1), Batch(many(10), leader_epoch=2), Batch(many(10), leader_epoch=2)]
