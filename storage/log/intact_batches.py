@@ -16,10 +16,11 @@ import numpy.typing as npt
 
 from storage.errors import TierUnavailable
 from storage.files import names
-from storage.format.batches import MAGIC_AT, MAX_MAGIC, MOST_BATCH_BYTES, BatchTable, header_of
+from storage.format.batches import MAGIC_AT, MOST_BATCH_BYTES, BatchTable, header_of
 from storage.format.decoder import Decoder
 from storage.log.intact import COUNTED, Break, walk
 from storage.log.segment import LargeBatch, Segment
+from storage.log.segment_check import has_undefined_magic
 from storage.progress import Progress
 from storage.types import NO_TIMESTAMP
 
@@ -69,7 +70,7 @@ class IntactBatches:
             if (part.base_offset < 0).any():
                 part.base_offset[:] = _first_offsets(data, table, rows, origin)
             parts.append(part)
-            if rows == 1 and segment.log.read(int(part.position[0]) + MAGIC_AT, 1)[0] > MAX_MAGIC:
+            if has_undefined_magic(segment.log, table, rows):
                 repaired.append(seen)
             seen += rows
             progress.advance(int(part.size.sum()))

@@ -169,8 +169,8 @@ class SegmentCheck(NamedTuple):
 
     `last_offset`: that of the last sound batch. `overflows`: the next batch would be sound too if it did not reach
     `end_offset`. `falls`: how many sound batches have a last offset that is not above the previous one's. `copies`: how
-    many batches were passed over. `overlap`: the position of the first sound batch that begins before the previous one
-    ends: no CRC covers offsets, and recovery compares only last offsets.
+    many batches were passed over. `unreadable`: the position of the first sound batch that readers refuse: it begins
+    before the previous one ends, or its magic is undefined. No CRC covers either, and recovery keeps it.
     """
 
     end: int
@@ -180,7 +180,7 @@ class SegmentCheck(NamedTuple):
     overflows: bool = False
     falls: int = 0
     copies: int = 0
-    overlap: int | None = None
+    unreadable: int | None = None
 
     @property
     def invalid_bytes(self) -> int:
@@ -209,7 +209,7 @@ def check_segment(
     before = expected - 1  # the last offset of the previous batch
     # The offset after the last offset must be valid too.
     highest = min(end_offset, MAX_OFFSET) - 1
-    falls, copies, overlap = 0, 0, None
+    falls, copies, unreadable = 0, 0, None
     for window, is_copy in _without_copies(checked_windows(log, size, start), repeats, before):
         if is_copy:
             position, copies = window.end, copies + 1
@@ -228,14 +228,15 @@ def check_segment(
         if sound:
             visit(window.data, table, sound, window.origin)
             falls += 0 if all_rise else sound - int(rises[:sound].sum())
-            if overlap is None:
-                overlap = _overlap(table, previous, sound)
+            if unreadable is None:
+                is_unknown = has_undefined_magic(log, table, sound)
+                unreadable = int(table.position[0]) if is_unknown else _overlap(table, previous, sound)
             position = int(table.end[sound - 1])
             before = int(last_offsets[sound - 1])
             expected = before + 1 if all_rise else max(expected, int(last_offsets[:sound].max()) + 1)
         if sound < table.rows:
-            return SegmentCheck(position, expected, size, before, sound < in_order, falls, copies, overlap)
-    return SegmentCheck(position, expected, size, before, falls=falls, copies=copies, overlap=overlap)
+            return SegmentCheck(position, expected, size, before, sound < in_order, falls, copies, unreadable)
+    return SegmentCheck(position, expected, size, before, falls=falls, copies=copies, unreadable=unreadable)
 
 
 def _without_copies(
@@ -275,6 +276,12 @@ def _overlap(table: BatchTable, previous: npt.NDArray[np.int64], rows: int) -> i
     return int(table.position[row]) if row < rows else None
 
 
+def has_undefined_magic(log: LogFile, table: BatchTable, rows: int) -> bool:
+    """Whether the first `rows` batches of a window are one of an undefined magic, which no reader can read: it is alone
+    in its window (checked_windows)."""
+    return rows == 1 and log.read(int(table.position[0]) + MAGIC_AT, 1)[0] > MAX_MAGIC
+
+
 def ignore_batches(_data: memoryview, _table: BatchTable, _rows: int, _origin: int) -> None:
     """A visit that ignores the batches."""
 
@@ -285,10 +292,8 @@ def check_readable(log: LogFile, base_offset: int, size: int) -> SegmentCheck:
     ends = []
 
     def visit(_data: memoryview, table: BatchTable, rows: int, _origin: int) -> None:
-        position = int(table.position[0])
-        # Such a batch is alone in its window (checked_windows).
-        if rows == 1 and log.read(position + MAGIC_AT, 1)[0] > MAX_MAGIC:
-            ends.append(SegmentCheck(position, int(table.base_offset[0]), size))
+        if has_undefined_magic(log, table, rows):
+            ends.append(SegmentCheck(int(table.position[0]), int(table.base_offset[0]), size))
 
     check = check_segment(log, base_offset, size, visit, end_offset=base_offset + MAX_RELATIVE_OFFSET + 1)
     return ends[0] if ends else check

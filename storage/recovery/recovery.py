@@ -92,7 +92,7 @@ class RecoveryReport:
     with the files of interrupted work. `misordered_segments`: those with an index entry at an offset that does not
     ascend, where a broker fails. `fallen_segments`: those with batches at such offsets. `last_batch_ends`: the end of
     the last batch of each recovered segment, by base offset: a broker takes it for the end of the log.
-    `overlapping_segments`: the position of a batch that begins before the previous one ends, by base offset. `epochs`:
+    `unreadable_segments`: the position of the first batch that readers refuse (SegmentCheck), by base offset. `epochs`:
     those that recovery leaves."""
 
     tp: TopicPartition
@@ -104,7 +104,7 @@ class RecoveryReport:
     misordered_segments: list[int] = field(default_factory=list)
     fallen_segments: list[int] = field(default_factory=list)
     last_batch_ends: dict[int, int] = field(default_factory=dict)
-    overlapping_segments: dict[int, int] = field(default_factory=dict)
+    unreadable_segments: dict[int, int] = field(default_factory=dict)
     log_start_offset: int = 0
     log_end_offset: int = 0
     epochs: LeaderEpochs = field(default_factory=LeaderEpochs)
@@ -414,8 +414,8 @@ class Recovery:
             raise OffsetsOutOfRange(segment, check.end)
         if check.invalid_bytes:
             self._cut(segment, check.end, check.next_offset, later)
-        if check.overlap is not None:
-            self.report.overlapping_segments[segment.base_offset] = check.overlap
+        if check.unreadable is not None:
+            self.report.unreadable_segments[segment.base_offset] = check.unreadable
         self.report.last_batch_ends[segment.base_offset] = check.last_offset + 1
         if check.falls:
             self.report.fallen_segments.append(segment.base_offset)

@@ -55,7 +55,7 @@ _COPIED_INDEXES = (FileKind.OFFSET_INDEX, FileKind.TIME_INDEX, FileKind.TRANSACT
 _CANNOT_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP)
 _REMOTE_BYTES = 4 << 20
 _ADVICE = "`kafkafs salvage` copies what is intact; --salvage does that here"
-_OVERLAP = "a batch that begins before the previous one ends"
+_UNREADABLE = "a batch of an undefined magic, or that begins before the previous one ends"
 _MARKER_KEY = struct.Struct(">hh")  # version, type
 _MARKER = struct.Struct(">hi")  # version, coordinator epoch
 
@@ -144,10 +144,10 @@ class Building:
             ]
             position = cut.position if cut is not None and paths else None
             raise damaged(replica, paths[0] if paths else replica.path, position, expected, report.log_end_offset)
-        for base_offset, position in report.overlapping_segments.items():
+        for base_offset, position in report.unreadable_segments.items():
             log.abandon()
             path = replica.path / names.segment_file(base_offset, FileKind.LOG)
-            raise damaged(replica, path, position, expected, _OVERLAP)
+            raise damaged(replica, path, position, expected, _UNREADABLE)
         return log, linked
 
     def _recovered(
@@ -315,8 +315,8 @@ def check(plan: BuildPlan) -> None:
         found = max(checked.next_offset, segment.base_offset)
         if checked.invalid_bytes:
             raise damaged(replica, segment.log.path, checked.end, end_offset, found)
-        if checked.overlap is not None:
-            raise damaged(replica, segment.log.path, checked.overlap, end_offset, _OVERLAP)
+        if checked.unreadable is not None:
+            raise damaged(replica, segment.log.path, checked.unreadable, end_offset, _UNREADABLE)
     found, expected = max(found, snapshot.log_start_offset), max(end_offset, snapshot.log_start_offset)
     if found != expected:
         raise damaged(replica, replica.path, None, expected, found)

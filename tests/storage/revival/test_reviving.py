@@ -14,6 +14,7 @@ from storage.files import metadata_checkpoint, metadata_records, metadata_replay
 from storage.files.dir_lock import DirLock
 from storage.files.disk import RealDisk
 from storage.files.metadata_checkpoint import NewPartition
+from storage.format.batches import MAGIC_AT
 from storage.format.block import Record
 from storage.format.decoder import Decoder
 from storage.format.hashing import group_partition
@@ -500,6 +501,17 @@ def test_a_batch_that_reaches_into_the_next_one_is_damage(tmp_path):
     target, result = revived(tmp_path, source, salvage=True)
     assert offsets(target) == [*range(50), *range(60, 120)]
     assert [(one.first_offset, one.last_offset) for one in result.partitions[0].chosen.lost] == [(50, 59)]
+
+
+def test_a_batch_of_an_undefined_magic_is_repaired(tmp_path):
+    """No CRC covers the magic: recovery keeps the batch, and no consumer can read it. All the rest of it is right."""
+    (source,) = replicas(tmp_path, ())
+    expected, log = values(source), source / "t-0" / f"{40:020}.log"
+    data = bytearray(log.read_bytes())
+    data[table_of(bytes(data)).position.tolist()[1] + MAGIC_AT] = 18
+    log.write_bytes(data)
+    target, result = revived(tmp_path, source)
+    assert (values(target), result.partitions[0].chosen.lost) == (expected, [])
 
 
 def test_a_whole_directory(tmp_path):
