@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+from typing import Final
 
 import numpy as np
 
 from storage.files import c_library
 
+_MOST_BYTES: Final = 1 << 31  # no segment of a broker has more; the answer takes memory for each page
+
 
 def uncached_spans(fd: int, start: int, end: int) -> list[tuple[int, int]]:
     """The spans, each from a byte to another (excluded), of the bytes from `start` to `end` that the page cache does
-    not have; none where the kernel does not say."""
+    not have; none where the kernel does not say, or beyond the first 2 GiB."""
     call = c_library.function("mincore")
-    first = start - start % mmap.PAGESIZE
+    first, end = start - start % mmap.PAGESIZE, min(end, start + _MOST_BYTES)
     if call is None or start >= end:
         return []
     with mmap.mmap(fd, end - first, mmap.MAP_SHARED, mmap.PROT_READ, offset=first) as mapping:

@@ -467,5 +467,7 @@ def test_what_consumers_are_given(origin, tmp_path):
             if later == NO_ERROR:
                 assert (offsets[:5], offsets[-1]) == (list(range(5)), 59), name
                 assert offsets != list(range(60)), name
+            elif done.returncode == -signal.SIGABRT:  # perhaps before all of them were printed
+                assert offsets == list(range(5))[: len(offsets)], name
             else:
                 assert offsets == list(range(5)), name
