@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 30.0
 _LOOK_AGAIN_S: Final = 0.1
-# Errors of a partition whose leader is about to be elected, or was a moment ago.
-_LEADERLESS: Final = frozenset({"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION"})
+# Errors of a partition that is there, but whose leader is about to be elected, or was a moment ago, or which not every
+# broker knows yet. Names with _ are librdkafka's own.
+_NOT_READY: Final = frozenset({
+    "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION", "_UNKNOWN_TOPIC",
+})  # fmt: skip
 # What one request of a broker can hold (socket.request.max.bytes, 100 MiB). The broker says which message is too large.
 _MAX_REQUEST_BYTES: Final = 104_000_000
 _MAX_BATCH_BYTES: Final = 1_000_000
@@ -147,7 +150,8 @@ class Cluster:
         raise StorageError(f"{self._servers}: topic {name} was created, but has no leaders yet", advice="Run it again")
 
     def bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        """The log start and the high watermark of a partition. Waits while it has no leader, or another one."""
+        """The log start and the high watermark of a partition. Waits while it has no leader, or another
+        one, or a broker does not know it yet."""
         deadline = time.monotonic() + _TIMEOUT_S
         with self._explained(f"the end of {tp} cannot be found"):
             while True:
@@ -155,7 +159,7 @@ class Cluster:
                     low, high = self._consumer.get_watermark_offsets(self._place(tp), timeout=_TIMEOUT_S, cached=False)
                     return low, high
                 except self._library.KafkaException as error:
-                    if error.args[0].name() not in _LEADERLESS or time.monotonic() >= deadline:
+                    if error.args[0].name() not in _NOT_READY or time.monotonic() >= deadline:
                         raise
                     time.sleep(_LOOK_AGAIN_S)
 

@@ -229,6 +229,10 @@ def test_tls_and_sasl(own_broker, tmp_path):
             assert SECRET not in result.output
 
 
+def _lines(file):
+    return len(file.read_bytes().splitlines()) if file.exists() else 0
+
+
 @pytest.mark.nightly
 def test_a_node_of_three_is_killed(tmp_path):
     """A leader of some partitions goes while they are replayed, and comes back: nothing is missing or twice."""
@@ -246,9 +250,9 @@ def test_a_node_of_three_is_killed(tmp_path):
         properties.write_text("linger.ms=0\n")
         arguments = ("rp-three", "--create", "--map", file, "--command-config", properties)
         with process("replay", log_dir, *arguments, "--to", cluster.bootstrap, stderr=subprocess.PIPE) as running:
-            wait_for("something arrives", lambda: file.exists() and len(file.read_bytes().splitlines()) > 2)
+            wait_for("something arrives", lambda: running.poll() is not None or _lines(file) > 2)
+            assert running.poll() is None, running.stderr.read()
             leader, _ = partition_state(cluster.bootstrap, "rp-three")
-            assert running.poll() is None
             cluster.nodes[leader].kill()
             cluster.nodes[leader].start()
             _, said = running.communicate(timeout=300)

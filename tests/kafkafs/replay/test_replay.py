@@ -70,7 +70,10 @@ def test_everything_of_a_message_is_kept(cluster, tmp_path):
 
 @pytest.mark.parametrize(
     ("refused", "exit_code"),
-    [(["LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION"], 0), (["TOPIC_AUTHORIZATION_FAILED"], 4)],
+    [
+        (["LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "_UNKNOWN_PARTITION"], 0),
+        (["TOPIC_AUTHORIZATION_FAILED"], 4),
+    ],
 )
 def test_a_leader_is_waited_for(cluster, tmp_path, refused, exit_code):
     log_dir = build_log_dir(tmp_path / "log", {"t": [[Batch(many(3))]]}).path
