@@ -22,7 +22,7 @@ import shutil
 import signal
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import Event
 
 from aiokafka import AIOKafkaProducer
@@ -175,16 +175,21 @@ class Failovers(Cluster):
         self.made_anew = number
         self.nodes[number].start()
         self._wait_for(lambda _, in_sync: len(in_sync) == 2)
-        wait_for(f"all messages in the mount of node {number}", lambda: self._shows_all(number))
+        with suppress(AssertionError):  # the next line says more
+            wait_for("all messages in the mount", lambda: self._fault_of(number) is None)
+        fault = self._fault_of(number)
+        assert fault is None, f"the mount of node {number}: {fault}"
         self.made_anew = None
 
-    def _shows_all(self, number):
-        """Whether the mount of a node shows all messages that both replicas have."""
+    def _fault_of(self, number):
+        """What is wrong with the messages of both replicas as a node's mount shows them; None if nothing."""
         view = self.mounts[number].path / TIERED / "0" / "offsets" / f"0-{self.safe - 1}.jsonl"
         try:
-            return [record.offset for record in read_jsonl(view.read_bytes())] == list(range(self.safe))
-        except OSError:
-            return False
+            shown = [record.offset for record in read_jsonl(view.read_bytes())]
+        except OSError as error:
+            return error
+        expected = list(range(self.safe))
+        return None if shown == expected else sorted(set(expected) ^ set(shown)) or "they are not in order"
 
     def _write(self, count, acks="all"):
         """Writes messages to each topic in small batches; returns them by offset when all are acknowledged."""
