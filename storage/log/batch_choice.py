@@ -223,15 +223,23 @@ def _log_start(copy: LogCopy, parts: Sequence[IntactBatches]) -> int:
 
 def _intact(snapshot: LogSnapshot, progress: Progress, *, compacted: bool) -> list[IntactBatches]:
     """The batches of each segment, in order."""
-    bases = [*(segment.base_offset for segment in snapshot.segments[1:]), MAX_OFFSET]
-    segments = [_by_its_batches(named, end, compacted) for named, end in zip(snapshot.segments, bases, strict=False)]
+    bases = [segment.base_offset for segment in snapshot.segments]
+
+    def placed(*, gaps: bool) -> list[tuple[Segment, int]]:
+        ends = zip(snapshot.segments, [*bases[1:], MAX_OFFSET], strict=False)
+        return [_by_its_batches(named, end, gaps=gaps) for named, end in ends]
+
+    segments = placed(gaps=compacted)
+    if compacted and [segment.base_offset for segment, _ in segments] != bases:
+        segments = placed(gaps=False)  # names are wrong here
     parts = [IntactBatches(segment, end, progress) for segment, end in segments]
     return sorted(parts, key=lambda part: (part.segment.base_offset, *part.base[:1].tolist()))
 
 
-def _by_its_batches(named: Segment, end_offset: int, compacted: bool) -> tuple[Segment, int]:
+def _by_its_batches(named: Segment, end_offset: int, *, gaps: bool) -> tuple[Segment, int]:
     """A segment, and where the next one begins. If its first two batches lie outside of that range, its name is wrong,
-    and it begins with them: one offset alone may be damaged. In a compacted log the first batches may be missing."""
+    and it begins with them: one offset alone may be damaged. `gaps`: its first batches may be missing, because it was
+    compacted together with the next ones."""
     size = named.log.stat().st_size
     segment = Segment(named.directory, named.base_offset, named.log, size)
     first = None if named.is_remote else segment.batch_at(0, size, any_offset=True)
@@ -239,7 +247,7 @@ def _by_its_batches(named: Segment, end_offset: int, compacted: bool) -> tuple[S
     if first is None or second is None:
         return segment, end_offset
     bases = int(first.base_offset[0]), int(second.base_offset[0])
-    last = MAX_OFFSET if compacted else end_offset
+    last = MAX_OFFSET if gaps else end_offset
     is_misnamed = 0 <= bases[0] < bases[1] and not any(named.base_offset <= base < last for base in bases)
     return (Segment(named.directory, bases[0], named.log, size), MAX_OFFSET) if is_misnamed else (segment, end_offset)
 

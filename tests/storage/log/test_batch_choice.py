@@ -207,14 +207,15 @@ def test_a_first_segment_whose_name_is_too_high_hides_nothing(tmp_path):
     assert (choice.log_start_offset, offsets(choice), lost(choice)) == (0, [*range(60)], [])
 
 
-def test_segments_with_wrong_names_count_by_their_batches(tmp_path):
+@pytest.mark.parametrize("compacted", [False, True])
+def test_segments_with_wrong_names_count_by_their_batches(tmp_path, compacted):
     log_dir = segments(tmp_path / "a")
     logs = [log_dir / "t-0" / f"{base:020}.log" for base in (10, 30, 50)]
     logs[0].rename(log_dir / "t-0" / "kept")
     logs[1].rename(logs[0])
     (log_dir / "t-0" / "kept").rename(logs[1])
     logs[2].rename(log_dir / "t-0" / f"{57:020}.log")
-    choice = choose_batches([copy_of(log_dir)], compacted=False)
+    choice = choose_batches([copy_of(log_dir)], compacted=compacted)
     assert (offsets(choice), lost(choice), choice.damage) == ([*range(60)], [], None)
 
 
