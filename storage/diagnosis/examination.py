@@ -40,8 +40,10 @@ from storage.files.metadata_replay import ClusterMetadata
 from storage.log.log_dir import LogDir
 from storage.log.places import check_log_dir
 from storage.log.read_only_log import ReadOnlyLog
+from storage.log.remote_metadata import RemoteMetadata
 from storage.log.scanning import scan_batches
 from storage.log.segments import bytes_from
+from storage.log.snapshot import ReadableLog
 from storage.progress import NoProgress, Progress
 from storage.recovery.overflow_split import OffsetsOutOfRange
 from storage.recovery.recovery import RecoveryPlan, RecoveryReport
@@ -87,6 +89,7 @@ def examine(
     has_topics = metadata is not None or has_others or not are_assigned
     offline = set()
     present = {tp for state in dirs for tp in state.partitions}
+    events = RemoteMetadata(lambda: [] if quick else _logs_of_events(dirs, metadata))
     for state in dirs:
         own = [*_permitted(check_lock(state), state.path), *check_space(state)]
         own += check_checkpoints(state, has_topics=has_topics)
@@ -101,7 +104,7 @@ def examine(
         own += _permitted(_recovery_work(state), state.path)
         try:
             if state.partitions:
-                own += check_remote(LogDir.open_read_only(state.path), state.partitions, properties)
+                own += check_remote(LogDir.open_read_only(state.path), state.partitions, properties, events)
             if not quick and (state.partitions or state.asides):
                 log_dir = LogDir.open_read_only(
                     state.path, config=None if properties is None else properties.config, clock=clock
@@ -140,6 +143,20 @@ def _permitted(checks: Iterator[Prediction], place: Path) -> Iterator[Prediction
         yield from checks
     except PermissionError as error:
         yield of_denied(error, place)
+
+
+def _logs_of_events(dirs: Sequence[LogDirState], metadata: ClusterMetadata | None) -> list[ReadableLog]:
+    """The logs in which a broker keeps what is in tiered storage; none if other brokers may know more. StorageError,
+    OSError."""
+    topic = None if metadata is None else metadata.topics.get(names.REMOTE_LOG_METADATA_TOPIC)
+    if topic is None or any(len(partition.replicas) > 1 for partition in topic.partitions.values()):
+        return []
+    return [
+        LogDir.open_read_only(state.path).log(tp)
+        for state in dirs
+        for tp in state.partitions
+        if tp.topic == names.REMOTE_LOG_METADATA_TOPIC
+    ]
 
 
 def _recovery_work(state: LogDirState) -> Iterator[Prediction]:

@@ -21,11 +21,12 @@ from storage.files.leader_epochs import EpochEntry
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
 from storage.log.log_dir import LogDir
+from storage.log.remote_metadata import RemoteMetadata, RemoteState
 from storage.log.segment import Segment
 from storage.log.segments import live_offsets
 from storage.log.tiering import is_tiered
 from storage.recovery.recovery import RecoveryReport
-from storage.types import TopicPartition
+from storage.types import OffsetRange, TopicPartition
 from storage.verify.findings import FaultKind
 
 _OTHERS_DECIDE: Final = "Start it when the other controllers run: their metadata may be newer, and decide."
@@ -170,9 +171,9 @@ def check_absent(
 
 
 def check_remote(
-    log_dir: LogDir, partitions: Iterable[TopicPartition], properties: BrokerProperties | None
+    log_dir: LogDir, partitions: Iterable[TopicPartition], properties: BrokerProperties | None, events: RemoteMetadata
 ) -> Iterator[Prediction]:
-    """Check partitions that begin in tiered storage. OSError."""
+    """Check partitions that begin in tiered storage. `events`: of all log directories. OSError."""
     loses = properties is not None and not properties.is_tiered
     for tp in partitions:
         bases = live_offsets(log_dir.path / tp.dir_name, FileKind.LOG)
@@ -195,6 +196,35 @@ def check_remote(
                 else "Keep the tiered storage: a copy of this directory does not have these messages",
                 tp,
             )
+            lost = None if loses else _in_neither(log_dir, tp, remote, events)
+            if lost is not None:
+                yield Prediction(
+                    FaultKind.REMOTE_SEGMENT.name_in_reports,
+                    Reaction.UNNOTICED,
+                    log_dir.path / tp.dir_name,
+                    f"offsets {lost.start} to {lost.end - 1} are neither here nor, as events tell, in tiered storage",
+                    "answers OFFSET_OUT_OF_RANGE there: consumers go on at the end of the log, or begin again",
+                    "Put the missing segments back, from another replica or a backup",
+                    tp,
+                )
+
+
+def _in_neither(log_dir: LogDir, tp: TopicPartition, remote: OffsetRange, events: RemoteMetadata) -> OffsetRange | None:
+    """The first offsets before the local log that were never in the tier; None if there are none, or the events do not
+    say. OSError."""
+    topic_id = log_dir.topic_info(tp.topic).topic_id
+    known = None if topic_id is None else events.segments(topic_id, tp.partition)
+    if not known or events.problem is not None:
+        return None
+    uploaded = [segment for segment in known.values() if segment.state is not RemoteState.STARTED]
+    end = remote.start
+    for segment in sorted(uploaded, key=lambda segment: segment.base_offset):
+        if segment.base_offset > end:
+            return OffsetRange(end, min(segment.base_offset, remote.end))
+        end = max(end, segment.end_offset)
+        if end >= remote.end:
+            return None
+    return OffsetRange(end, remote.end)
 
 
 def check_remote_epochs(

@@ -22,6 +22,7 @@ from storage.files.metadata_checkpoint import bootstrap, cluster_records
 from storage.files.metadata_replay import ClusterMetadata
 from storage.format.block import Record
 from storage.types import TopicPartition
+from tests.support.broker_rules import stored_batches
 from tests.support.builders import (
     CLUSTER_ID,
     ROLL,
@@ -36,7 +37,7 @@ from tests.support.builders import (
 )
 from tests.support.commands import run
 from tests.support.damaged_bytes import flip, overwrite
-from tests.support.fixtures import FIXTURES, requires_fixtures
+from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
 from tests.support.raw_batches import batch, record
 
 RECOVERY = FIXTURES / "recovery"
@@ -397,6 +398,25 @@ def test_a_leader_epoch_above_that_of_the_metadata_in_a_tiered_log(tmp_path, epo
     path = tiered_log(tmp_path, [Batch(many(5)), Batch(many(5)), Batch(many(5), leader_epoch=epoch)], clean=False)
     (path / "t-0" / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
     assert [found for _, found, _ in named(path, "remote-epochs")] == ([Reaction.FORGETS] if epoch == 7 else [])
+
+
+@requires_fixtures
+def test_a_lost_segment_that_was_in_no_tier(tmp_path):
+    """4.3.0 sent a consumer there to the log's end. What was uploaded, and is not here any more, is in the tier."""
+    path = copy_log_dir(FIXTURES / "tiers" / "log", tmp_path / "log")
+    for base in (724, 977):
+        for file in path.glob(f"cut-0/{base:020}.*"):
+            file.unlink()
+    assert named(path, "remote-segment") == []
+    (events,) = path.glob("__remote_log_metadata-1/*.log")
+    *before, _ = stored_batches(events.read_bytes()[:3952])  # without the end of the last upload
+    events.write_bytes(b"".join(batch.data for batch in before))
+    cut = [one for one in examine([path]).predictions if one.name == "remote-segment" and one.tp.topic == "cut"]
+    assert [(one.reaction, one.what.partition(" are")[0]) for one in cut] == [
+        (Reaction.UNNOTICED, "offsets 977 to 1210")
+    ]
+    shutil.rmtree(events.parent)
+    assert [one for one in named(path, "remote-segment") if one[0] == "cut/0"] == []  # nobody knows
 
 
 def tiered_log(tmp_path, batches, *, clean, leader_epoch=0):
