@@ -166,14 +166,17 @@ def judge_mirror(pile, truth, room, dice):
     told = json.loads(answer.stdout)["partitions"] if answer.stdout.startswith("{") else []
     failed = {(one["topic"], one["partition"]) for one in told if one["error"]}
     copied = dict(partitions(target))
-    for (place, topic_id), batches in truth.held([source]).items():
+    held = truth.held([source])
+    for (place, topic_id), batches in held.items():
         served = list(batches_of(copied[place])) if place in copied else []
-        of_id = truth.written[place].get(topic_id_of(copied[place]) if place in copied else None, {})
-        if of_id and any(one.key not in of_id for one in served):
+        served_id = topic_id_of(copied[place]) if place in copied else None
+        of_id = truth.written[place].get(served_id, {})
+        # If nothing of that topic is left nobody can tell.
+        if held.get((place, served_id)) and any(one.key not in of_id for one in served):
             pile.wrong.append(f"mirror: {place}: strange batches in the copy of {source}")
         acknowledged = batches.keys() & truth.acknowledged.get((*place, topic_id), set())
         missing = sorted(acknowledged - {one.key for one in served})
-        if missing and place not in failed and place in copied and topic_id == topic_id_of(copied[place]):
+        if missing and place not in failed and place in copied and topic_id == served_id:
             pile.wrong.append(f"mirror: {place}: {len(missing)} batches of {source} are missing, first {missing[0]}")
 
 
