@@ -171,7 +171,10 @@ class Failovers(Cluster):
         self._start_again(follower)
 
     def _start_again(self, number):
-        """A replica that cuts its log below its local start, or has none, begins anew at the other one's."""
+        """A replica that cuts its log below its local start, or has none, begins anew at the other one's. So first that
+        one must have no local messages: where it has those from the cut on, a broker gives the replica them alone, and
+        the cut becomes its log start (4.3.0)."""
+        wait_for("the other one's local retention", lambda: self._is_all_remote(3 - number))
         self.made_anew = number
         self.nodes[number].start()
         self._wait_for(lambda _, in_sync: len(in_sync) == 2)
@@ -230,6 +233,11 @@ class Failovers(Cluster):
         expected = (active, snapshot.epochs.epoch_at(active - 1), RemoteState.FINISHED)
         known = self._known(leader)
         return any((segment.end_offset, segment.epochs[-1][0], segment.state) == expected for segment in known)
+
+    def _is_all_remote(self, node):
+        """Whether a node has no messages of its own any more, but only those in the tier."""
+        snapshot = LogDir.open_read_only(self.nodes[node].log_dir).log(PARTITION).snapshot()
+        return snapshot.segments[0].base_offset == snapshot.log_end_offset
 
     def _known(self, node):
         """The remote segments, as the events in a node's directory tell them."""
