@@ -150,8 +150,8 @@ class Cluster:
         raise StorageError(f"{self._servers}: topic {name} was created, but has no leaders yet", advice="Run it again")
 
     def bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        """The log start and the high watermark of a partition. Waits while it has no leader, or another
-        one, or a broker does not know it yet."""
+        """The log start and the high watermark of a partition. Waits while it has no leader or another one,
+        or a broker does not know it yet."""
         deadline = time.monotonic() + _TIMEOUT_S
         with self._explained(f"the end of {tp} cannot be found"):
             while True:

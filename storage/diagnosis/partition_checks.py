@@ -196,21 +196,23 @@ def check_remote(
                 else "Keep the tiered storage: a copy of this directory does not have these messages",
                 tp,
             )
-            lost = None if loses else _in_neither(log_dir, tp, remote, events)
+            lost = None if loses else _never_uploaded(log_dir, tp, remote, events)
             if lost is not None:
                 yield Prediction(
                     FaultKind.REMOTE_SEGMENT.name_in_reports,
                     Reaction.UNNOTICED,
                     log_dir.path / tp.dir_name,
-                    f"offsets {lost.start} to {lost.end - 1} are neither here nor, as events tell, in tiered storage",
+                    f"offsets {lost.start} to {lost.end - 1} are not here, and no event says that they were uploaded",
                     "answers OFFSET_OUT_OF_RANGE there: consumers go on at the end of the log, or begin again",
                     "Put the missing segments back, from another replica or a backup",
                     tp,
                 )
 
 
-def _in_neither(log_dir: LogDir, tp: TopicPartition, remote: OffsetRange, events: RemoteMetadata) -> OffsetRange | None:
-    """The first offsets before the local log that were never in the tier; None if there are none, or the events do not
+def _never_uploaded(
+    log_dir: LogDir, tp: TopicPartition, remote: OffsetRange, events: RemoteMetadata
+) -> OffsetRange | None:
+    """The first offsets before the local log that were never uploaded; None if there are none, or the events do not
     say. OSError."""
     topic_id = log_dir.topic_info(tp.topic).topic_id
     known = None if topic_id is None else events.segments(topic_id, tp.partition)

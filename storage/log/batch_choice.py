@@ -559,9 +559,10 @@ def _rank(copy: LogCopy, parts: Sequence[IntactBatches], *, compacted: bool) -> 
     if epochs.latest_epoch is not None:
         last_epoch = min(last_epoch, epochs.latest_epoch)
     end = _readable_end(copy, parts, compacted=compacted)
-    if epochs.entries:
-        lineage = Lineage(epochs, is_whole=True)
-        end = min([end, *(base for part in parts for base in part.base[part.kept & ~lineage.fits(part)].tolist())])
+    lineage = Lineage(epochs, is_whole=True)
+    for part in parts if epochs.entries else ():
+        contradicted = part.kept & ~lineage.fits(part) & (part.table.leader_epoch >= 0)
+        end = int(part.base[contradicted].min(initial=end))
     size_bytes = sum(int(part.size[part.kept].sum()) for part in parts)
     return last_epoch, end, size_bytes
 
