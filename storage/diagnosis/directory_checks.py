@@ -162,6 +162,17 @@ def check_identity(
                 "takes it as it is; topics that only ZooKeeper knew become strays",
                 f"Migrate with Kafka 3.9, or: {REVIVE}",
             )
+        if meta.directory_id is not None and not _is_id(meta.directory_id):  # then it reads nothing else in the file
+            refuses = state is metadata_dir
+            yield Prediction(
+                "directory-id-corrupt",
+                Reaction.REFUSES if refuses else Reaction.OFFLINE,
+                path,
+                f"directory.id {meta.directory_id!r} is no id of 22 characters",
+                "does not start: Unable to read directory.id as a Uuid" if refuses else "takes this directory offline",
+                "Restore the line: under a new id, partitions that the metadata place here stay offline",
+            )
+            continue
         # A file without a version is of version 0, whose node id is `broker.id`.
         if meta.node_id is None or meta.cluster_id is None:
             missing = "node ID" if meta.node_id is None else "cluster ID"
@@ -196,18 +207,6 @@ def check_identity(
                 f"Give the broker the directories of one cluster. {REVIVE}",
             )
         if meta.directory_id is not None:
-            if not _is_id(meta.directory_id):
-                refuses = state is metadata_dir
-                yield Prediction(
-                    "directory-id-corrupt",
-                    Reaction.REFUSES if refuses else Reaction.OFFLINE,
-                    path,
-                    f"directory.id {meta.directory_id!r} is no id of 22 characters",
-                    "does not start: Unable to read directory.id as a Uuid"
-                    if refuses
-                    else "takes this directory offline",
-                    "Restore the line: under a new id, partitions that the metadata place here stay offline",
-                )
             if _is_reserved(meta.directory_id):
                 yield Prediction(
                     "directory-id-reserved",

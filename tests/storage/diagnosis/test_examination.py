@@ -635,6 +635,7 @@ IDS = f"cluster.id={CLUSTER_ID}\n"
         (IDS + "broker.id=2\n", "node-id-differs"),
         ("broker.id=1\ncluster.id=other\n", "cluster-id-differs"),
         (IDS + "broker.id=1\n", None),
+        ("node.id=1\ndirectory.id=AAAA", None),  # the directory goes offline: it can read nothing of this file
     ],
 )
 def test_a_second_meta_properties_without_a_version(tmp_path, text, refuses):
