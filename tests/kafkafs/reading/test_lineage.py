@@ -16,6 +16,7 @@ from kafkafs.tree.paths import NoSuchPath
 from storage.errors import LogTruncated, OffsetOutOfRange, SegmentGone
 from storage.format.checksum import crc32c
 from storage.format.decoder import Decoder
+from storage.log import tail
 from storage.log.log_dir import LogDir
 from storage.log.reader import read_range
 from storage.types import TopicPartition
@@ -57,6 +58,29 @@ def test_others_that_end_alike_are_no_continuation(tmp_path, name, checkpoint):
     now = tree_of(tmp_path).lookup(f"/t/{name}").open().read(0, 1 << 20)
     assert tree.lookup(f"/t/{name}").open().read(0, 1 << 20) == now
     assert now.startswith(first)
+
+
+def test_a_truncation_while_the_last_segment_is_measured(tmp_path, monkeypatch):
+    """The segment as it was known is of the log before. It is not kept for what another leader has written since."""
+    replica = Replica(tmp_path)
+    replica.append(6)
+    log = LogDir.open_read_only(tmp_path).log(TP)
+    before = log.snapshot()
+    replica.append(1)
+    measured = tail.extend
+
+    def extend(*arguments):
+        monkeypatch.setattr(tail, "extend", measured)
+        replica.truncate(3)
+        replica.append(6)
+        return measured(*arguments)
+
+    monkeypatch.setattr(tail, "extend", extend)
+    now = log.snapshot()
+    assert now.generation > before.generation
+    assert now.active is not before.active
+    given = [message for block in read_range(now, 0) for message in messages_of(block)]
+    assert given == [(offset, 1 if offset < 3 else 2) for offset in range(9)]
 
 
 class _History:
