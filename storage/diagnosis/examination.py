@@ -236,7 +236,7 @@ def _removed(
                 reports[tp] = outcome
                 removed = list(of_recovery(outcome, logs[tp], known.of(tp), clean=state.clean))
                 yield from removed
-                yield from check_remote_epochs(logs[tp], outcome, metadata)
+                yield from check_remote_epochs(logs[tp], outcome, metadata, known.of(tp).log_start)
                 yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
             elif isinstance(outcome, OffsetsOutOfRange) and outcome.path is not None:
                 yield from of_out_of_range(outcome.path, tp, clean=state.clean)

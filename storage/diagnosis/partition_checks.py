@@ -230,15 +230,16 @@ def _never_uploaded(
 
 
 def check_remote_epochs(
-    directory: Path, report: RecoveryReport, metadata: ClusterMetadata | None
+    directory: Path, report: RecoveryReport, metadata: ClusterMetadata | None, checkpointed: int | None
 ) -> Iterator[Prediction]:
     """Check whether the leader epochs that recovery leaves are those of a tiered log's beginning: a broker looks for
     remote segments by leader epoch, and removes those whose epochs are below all of these. A leader begins with the
     epoch in the metadata, which removes those from that one on. This directory does not say the epochs of the remote
-    segments, but none is later than that of the first batch here. OSError."""
+    segments, but none is later than that of the first batch here. `checkpointed`: the log start offset; the metadata
+    that say that the log is tiered may be in another log directory, of which recovery here knows nothing. OSError."""
     topic = None if metadata is None else metadata.topics.get(report.tp.topic)
     base = next(iter(live_offsets(directory, FileKind.LOG)), 0)
-    start = report.log_start_offset
+    start = report.log_start_offset if checkpointed is None else min(checkpointed, report.log_start_offset)
     if topic is None or not is_tiered(topic.configs) or not base or start > base:
         return
     epochs, known = report.epochs, topic.partitions.get(report.tp.partition)

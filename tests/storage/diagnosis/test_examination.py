@@ -400,6 +400,19 @@ def test_a_leader_epoch_above_that_of_the_metadata_in_a_tiered_log(tmp_path, epo
     assert [found for _, found, _ in named(path, "remote-epochs")] == ([Reaction.FORGETS] if epoch == 7 else [])
 
 
+def test_leader_epochs_of_a_tiered_log_beside_the_directory_with_the_metadata(tmp_path):
+    """4.3.0 gave a consumer nothing of it. Only the metadata say that it is tiered."""
+    path, second = tiered_log(tmp_path, [Batch(many(5))] * 3, clean=False), tmp_path / "second"
+    second.mkdir()
+    meta = (path / "meta.properties").read_text()
+    (second / "meta.properties").write_text(re.sub("directory.id=.*", "", meta))
+    for name in ("t-0", "log-start-offset-checkpoint"):
+        (path / name).rename(second / name)
+    (second / "t-0" / "leader-epoch-checkpoint").write_bytes(b"")
+    found = [one.reaction for one in examine([path, second]).predictions if one.name == "remote-epochs"]
+    assert found == [Reaction.FORGETS]
+
+
 @requires_fixtures
 def test_a_lost_segment_that_was_in_no_tier(tmp_path):
     """4.3.0 sent a consumer there to the log's end. What was uploaded, and is not here any more, is in the tier."""
