@@ -186,7 +186,7 @@ class ReadOnlyLog:
         log_start = max(checkpointed or 0, listed[0].base_offset if listed else 0)
         if epochs is None:
             epochs = self._read_epochs_locked()
-        if kept is not None and not tail.still_holds(kept, self._tail):
+        if kept is not None and end is not self._tail and not tail.still_holds(kept, self._tail):
             raise SegmentGone("segment was truncated while it was measured", path=kept.log.path, advice="Try again")
         if end.epoch >= 0 and epochs.epoch_at(end.next_offset - 1) not in (None, end.epoch) and epochs != unlike:
             return None
