@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Final
 
 from storage.errors import CorruptCheckpoint
 from storage.files import checkpoints, names
@@ -23,6 +24,7 @@ LOG_START = names.LOG_START_CHECKPOINT
 HIGH_WATERMARK = names.REPLICATION_CHECKPOINT
 CLEANER = names.CLEANER_CHECKPOINT
 CHECKPOINTS = (RECOVERY_POINT, LOG_START, HIGH_WATERMARK, CLEANER)
+_UNKNOWN: Final = b"unknown"  # no content that is ever written
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,5 +119,6 @@ class DirectoryCheckpoints:
         # A file of 0 bytes means the same as one without lines: a broker leaves such files.
         if data == before or (not self._lines[name] and not before):
             return
+        self._written[name] = _UNKNOWN  # if syncing the directory fails the file may have been replaced, or not
         replace_file(self._disk, self._directory / name, data)
         self._written[name] = data

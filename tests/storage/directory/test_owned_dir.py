@@ -14,6 +14,7 @@ import pytest
 from kafkafs.mounting.errnos import errno_of
 from storage.config import BrokerConfig, LogConfig
 from storage.directory import guest_rules, owned_logs, recovery_plans
+from storage.directory.directory_checkpoints import DirectoryCheckpoints, PartitionOffsets
 from storage.directory.owned_dir import Opening, OwnedDir
 from storage.errors import (
     InvalidConfig,
@@ -76,6 +77,19 @@ def failing(path, number, words, directory=None):
 
 def works(disk):
     disk.fail = lambda _what, _place: None
+
+
+def test_lines_are_removed_from_a_file_that_was_written_in_spite_of_an_error(tmp_path):
+    """Syncing the directory fails when the new file has its name already."""
+    disk, tp = FaultyDisk(tmp_path), TopicPartition("t", 0)
+    disk.fail = lambda what, _place: errno.EIO if what.startswith("sync_dir") else None
+    known = DirectoryCheckpoints(disk, tmp_path)
+    known.set(tp, PartitionOffsets(7, None, None))
+    with pytest.raises(OSError, match="error"):
+        known.write()
+    works(disk)
+    known.remove([tp])
+    assert checkpoints.read(tmp_path / names.RECOVERY_POINT_CHECKPOINT) == {}
 
 
 def test_another_process_is_refused_before_anything_changes(broker):
