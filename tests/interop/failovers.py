@@ -185,7 +185,7 @@ class Failovers(Cluster):
         self.made_anew = None
 
     def _fault_of(self, number):
-        """What is wrong with the messages of both replicas as a node's mount shows them; None if nothing."""
+        """How the messages in a node's mount differ from those that both replicas have; None if they do not."""
         view = self.mounts[number].path / TIERED / "0" / "offsets" / f"0-{self.safe - 1}.jsonl"
         try:
             shown = [record.offset for record in read_jsonl(view.read_bytes())]
