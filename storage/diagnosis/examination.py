@@ -151,12 +151,7 @@ def _logs_of_events(dirs: Sequence[LogDirState], metadata: ClusterMetadata | Non
     topic = None if metadata is None else metadata.topics.get(names.REMOTE_LOG_METADATA_TOPIC)
     if topic is None or any(len(partition.replicas) > 1 for partition in topic.partitions.values()):
         return []
-    return [
-        LogDir.open_read_only(state.path).log(tp)
-        for state in dirs
-        for tp in state.partitions
-        if tp.topic == names.REMOTE_LOG_METADATA_TOPIC
-    ]
+    return [log for state in dirs for log in LogDir.open_read_only(state.path).remote_metadata_logs()]
 
 
 def _recovery_work(state: LogDirState) -> Iterator[Prediction]:

@@ -282,15 +282,16 @@ class LogDir:
 
         topic = names.REMOTE_LOG_METADATA_TOPIC
 
-        def logs() -> list[ReadableLog]:
-            numbers = self._topics.get(topic, ())
-            return [self.log(TopicPartition(topic, number)) for number in numbers]
-
         def count() -> int | None:
             # Only a broker's directory has the count; others have only some of the partitions.
             return self.topic_info(topic).partition_count if self.is_broker and topic in self._topics else None
 
-        return RemoteMetadata(logs, count)
+        return RemoteMetadata(self.remote_metadata_logs, count)
+
+    def remote_metadata_logs(self) -> list[ReadableLog]:
+        """The logs in which a broker keeps what is in tiered storage; none if it has none. Errors as `log`."""
+        topic = names.REMOTE_LOG_METADATA_TOPIC
+        return [self.log(TopicPartition(topic, number)) for number in self._topics.get(topic, ())]
 
     def remote_offsets(self, tp: TopicPartition, first_offset: int) -> OffsetRange | None:
         """The offsets of a partition in tiered storage, before its first segment in this directory, which begins at

@@ -215,12 +215,10 @@ def _logs_of_kind(path: Path, kind: DirKind) -> Iterator[tuple[TopicPartition, P
 def _metadata_logs(paths: Sequence[Path]) -> list[ReadableLog]:
     """The logs in these places with the events of remote segments, from all replicas: an event that was read before
     changes nothing."""
-    topic, logs = names.REMOTE_LOG_METADATA_TOPIC, []
+    logs: list[ReadableLog] = []
     for path in dict.fromkeys(place if is_marked(place) else place.parent for place in paths):
         with suppress(StorageError, OSError):
-            listed = LogDir.open_read_only(path)
-            if topic in listed.topics():
-                logs += [listed.log(TopicPartition(topic, number)) for number in listed.partitions(topic)]
+            logs += LogDir.open_read_only(path).remote_metadata_logs()
     return logs
 
 
