@@ -15,11 +15,11 @@ from storage.files import leader_epochs, names, transaction_index
 from storage.files.disk import opened, replace_file, sync_file
 from storage.files.disk_protocol import Disk
 from storage.files.leader_epochs import LeaderEpochs
-from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
 from storage.files.opening import exists
 from storage.files.transaction_index import AbortedTxn
 from storage.log.segment import Segment
+from storage.log.segments import live_offsets
 
 
 @dataclass(slots=True)
@@ -63,13 +63,8 @@ class PartitionFiles:
             last = number == len(segments) - 1
             if last or segments[number + 1].base_offset > recovery_point:
                 self.wrote((self._path(segment.base_offset, kind) for kind in FileKind), new=True)
-        self.wrote(
-            path
-            for path in paths_in(self._directory)
-            if (part := names.parse_segment_file(path.name)) is not None
-            and part.kind is FileKind.PRODUCER_SNAPSHOT
-            and part.offset >= recovery_point
-        )
+        kind = FileKind.PRODUCER_SNAPSHOT
+        self.wrote(self._path(at, kind) for at in live_offsets(self._directory, kind) if at >= recovery_point)
 
     @property
     def all_synced(self) -> bool:

@@ -26,7 +26,7 @@ from storage.diagnosis.directory_checks import (
 )
 from storage.diagnosis.first_retention import check_retention
 from storage.diagnosis.future_logs import check_futures, taken_futures
-from storage.diagnosis.log_loading import check_files, of_out_of_range, of_recovery
+from storage.diagnosis.log_loading import check_files, of_high_watermark, of_out_of_range, of_recovery
 from storage.diagnosis.partition_checks import check_absent, check_remote, check_remote_epochs, check_topics
 from storage.diagnosis.predictions import Diagnosis, Prediction, Reaction
 from storage.diagnosis.quorum_checks import check_quorum
@@ -231,6 +231,8 @@ def _removed(
                 reports[tp] = outcome
                 removed = list(of_recovery(outcome, logs[tp], known.of(tp), clean=state.clean))
                 yield from removed
+                unreadable = of_high_watermark(outcome, logs[tp], known.of(tp)) if tp in state.partitions else None
+                yield from () if unreadable is None else (unreadable,)
                 yield from check_remote_epochs(logs[tp], outcome, metadata, known.of(tp).log_start)
                 yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
             elif isinstance(outcome, OffsetsOutOfRange) and outcome.path is not None:

@@ -12,13 +12,14 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from storage.diagnosis.predictions import Prediction, Reaction
 from storage.directory.directory_checkpoints import PartitionOffsets
 from storage.errors import CorruptCheckpoint
 from storage.files import leader_epochs, names, producer_state
 from storage.files.listing import paths_in
-from storage.files.names import FileKind
+from storage.files.names import FileKind, FileState
 from storage.files.opening import exists, is_directory
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
 from storage.files.transaction_index import VERSION, stops_at
@@ -104,11 +105,14 @@ def _is_long(number: str) -> bool:
 
 
 def _is_read(name: str, snapshot: int) -> bool:
-    """Whether a broker reads or writes a file of this name. It ignores a directory with a segment's name. With a
-    snapshot's name, a directory makes it fail when it writes that file; it writes files after `snapshot`."""
+    """Whether a broker reads or writes a file of this name. It ignores a directory with a segment's name, or with the
+    suffix of an operation that was interrupted. With a snapshot's name, a directory makes it fail when it writes that
+    file; it writes files after `snapshot`."""
     parsed = names.parse_segment_file(name)
     if parsed is None:
         return name in (names.PARTITION_METADATA, names.LEADER_EPOCH_CHECKPOINT)
+    if parsed.state is not FileState.LIVE:
+        return False
     if parsed.kind is FileKind.PRODUCER_SNAPSHOT:
         return parsed.offset > snapshot
     return parsed.kind is not FileKind.LOG
@@ -189,7 +193,9 @@ def blocked_snapshots(directory: Path) -> dict[int, Path]:
     return {
         name.offset: path
         for path, name in parsed
-        if name is not None and name.kind is FileKind.PRODUCER_SNAPSHOT and is_directory(path)
+        if name is not None
+        and (name.kind, name.state) == (FileKind.PRODUCER_SNAPSHOT, FileState.LIVE)
+        and is_directory(path)
     }
 
 
@@ -216,7 +222,8 @@ def _of_blocked_snapshots(report: RecoveryReport, directory: Path) -> Prediction
 def of_out_of_range(log: Path, tp: TopicPartition, *, clean: bool) -> Iterator[Prediction]:
     """The reaction to a batch whose offsets are below its segment, or too far above. A broker that recovers the segment
     splits it if the last batch is too far above, and otherwise does not start (LogSegment.hasOverflow)."""
-    if clean and exists(log.with_suffix(FileKind.OFFSET_INDEX.value)):
+    aborts = log.with_suffix(FileKind.TRANSACTION_INDEX.value)
+    if clean and exists(log.with_suffix(FileKind.OFFSET_INDEX.value)) and stops_at(aborts) is None:
         misread = _misread_end(tp, log.parent)
         yield from () if misread is None else (misread,)
         return
@@ -339,6 +346,36 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
     return None
 
 
+def of_high_watermark(report: RecoveryReport, directory: Path, known: PartitionOffsets) -> Prediction | None:
+    """The reaction of a broker that is to lead a partition, and looks up its high watermark in a log that goes on
+    after it, as it does where the checkpoint is lost (Partition.makeLeader, UnifiedLog.fetchHighWatermarkMetadata).
+    OSError."""
+    offset = max(known.high_watermark or 0, report.log_start_offset)
+    bases = [base for base in live_offsets(directory, FileKind.LOG) if base not in report.removed_segments]
+    below = [base for base in bases if base <= offset]
+    if offset >= report.log_end_offset or not below:
+        return None
+    for base in bases[len(below) - 1 :]:
+        if base in report.recovered_segments:
+            return None  # it was checked
+        segment = Segment.at(directory, base)
+        path = segment.path_of(FileKind.OFFSET_INDEX)
+        data = (None if is_directory(path) else read_whole(path, MOST_ENTRIES_BYTES)) or b""
+        entries = _INDEX_ENTRY.iter_unpack(data[: len(data) // _INDEX_ENTRY.size * _INDEX_ENTRY.size])
+        position = max((at for relative, at in entries if base + relative <= offset), default=0)
+        is_found = _is_found(segment, position, offset)
+        if is_found:
+            return None
+        if is_found is None:
+            return Prediction(
+                "high-watermark-unreadable", Reaction.UNNOTICED, segment.log.path,
+                f"from position {position} on, where the high watermark {offset} is, is something else than batches",
+                f"starts; does not lead {report.tp}, nor perhaps other partitions: it cannot look that offset up",
+                SALVAGE,
+            )  # fmt: skip
+    return None
+
+
 def _looks_for(directory: Path, end: int) -> bool:
     """Whether a broker that takes `end` for the end of a log reads messages before it to know the producers: there are
     snapshots, but none that it can read is from there (UnifiedLog.rebuildProducerState)."""
@@ -362,21 +399,53 @@ def _falling_end(report: RecoveryReport, directory: Path) -> Prediction | None:
 
 def _end_from(segment: Segment, position: int, offset: int) -> int | None:
     """The end of a log that a broker sees when it searches for `offset` from a position on; None if that fails. It
-    checks neither CRCs nor offsets (LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition)."""
-    size, end = segment.size, None
+    checks neither CRCs nor offsets (LogSegment.readNextOffset)."""
+    end = None
+    for batch in _batches_from(segment, position):
+        if batch is None or (end is None and not batch.is_readable):
+            return None
+        if end is not None or batch.last_offset >= offset:
+            end = batch.last_offset + 1
+    return segment.base_offset if end is None else end
+
+
+def _is_found(segment: Segment, position: int, offset: int) -> bool | None:
+    """Whether a broker that searches for `offset` from a position on finds a batch from there on; None if that fails
+    (FileRecords.searchForOffsetFromPosition)."""
+    last_offset = -1
+    for batch in _batches_from(segment, position):
+        if batch is None or not batch.is_readable:
+            return None
+        if batch.base_offset >= offset:
+            return True
+        last_offset = batch.last_offset
+    return last_offset >= offset
+
+
+class _Batch(NamedTuple):
+    """What a broker sees of a batch that it steps over. `is_readable`: whether it can decompress it for its first
+    offset, which only old compressed sets need; `base_offset` is the last one then."""
+
+    base_offset: int
+    last_offset: int
+    is_readable: bool
+
+
+def _batches_from(segment: Segment, position: int) -> Iterator[_Batch | None]:
+    """The batches that a broker steps over from a position on; None where it fails (FileLogInputStream.nextBatch)."""
+    size = segment.size
     if position < 0:
-        return None
+        yield None
+        return
     while position < size - _BATCH_HEAD.size:
         base, length, magic = _BATCH_HEAD.unpack(segment.log.read(position, _BATCH_HEAD.size))
         if length < LEAST_LENGTH:
-            return None
+            yield None
+            return
         if position + LOG_OVERHEAD + length > size:
-            break
+            return
         is_old_set = magic < 2 and segment.log.read(position + _OLD_ATTRIBUTES, 1)[0] & _CODEC
-        if end is None and is_old_set and segment.batch_at(position, size, any_offset=True) is None:
-            return None  # the broker decompresses it for its first offset
+        readable = not is_old_set or segment.batch_at(position, size, any_offset=True) is not None
         delta = 0 if magic < 2 else int.from_bytes(segment.log.read(position + _DELTA_POSITION, 4), "big", signed=True)
-        if end is not None or base + delta >= offset:
-            end = base + delta + 1
+        yield _Batch(base, base + delta, readable)
         position += LOG_OVERHEAD + length
-    return segment.base_offset if end is None else end

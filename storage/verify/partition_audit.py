@@ -15,6 +15,7 @@ from storage.errors import CorruptCheckpoint, StorageError
 from storage.files import leader_epochs, names, producer_state
 from storage.files.listing import paths_in
 from storage.files.names import FileKind, FileState
+from storage.files.opening import is_directory
 from storage.files.producer_state import ProducerEntry
 from storage.files.transaction_index import AbortedTxn
 from storage.progress import Progress
@@ -158,7 +159,7 @@ class PartitionAudit:
                     findings.add(Finding(FaultKind.CHECKPOINT_UNFINISHED, entry, UNFINISHED))
             elif parsed.state is FileState.LIVE:
                 files[parsed.kind].add(parsed.offset)
-            else:
+            elif not is_directory(entry):  # which recovery leaves alone
                 # A stopped broker leaves .deleted files until its next start; replacements end with the process.
                 doing = "finishes the replacement" if parsed.state is FileState.SWAP else "removes it"
                 how = Repair(doing, OPENING, note=parsed.state is FileState.DELETED or not clean)

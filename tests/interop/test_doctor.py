@@ -23,6 +23,7 @@ from tests.interop.kafka import Broker, DidNotStart, on_broker, requires_kafka
 from tests.interop.make_doctor import PARTITIONS, make_origin
 from tests.support.commands import run
 from tests.support.fixtures import FIXTURES, copy_log_dir, requires_fixtures
+from tests.support.waiting import wait_for
 
 OTHER_ID = "qqqqqqqqqqqqqqqqqqqqqg"
 RESERVED_ID = "AAAAAAAAAAAAAAAAAAAAAQ"  # DirectoryId.LOST or the like
@@ -234,6 +235,19 @@ WHOLE = {
         "batch-range",
         "Split operation",
     ),
+    "aborts and a batch below their log": refuses(
+        all_of(
+            at_file(f"p-{PARTITIONS - 1}/*.log", lambda log: patch(log, 0, bytes(8))), txn_index_entry(18, bytes(8))
+        ),
+        "batch-range",
+        "Split operation",
+    ),
+    "no high watermark, and no size of a batch": starts(
+        all_of(removed(HIGH_WATERMARKS), at_file(f"p-3/{FIRST}.log", lambda log: patch(log, 8, bytes(4)))),
+        "high-watermark-unreadable",
+        UNNOTICED,
+        "smaller than minimum",
+    ),
     "damage without an index": starts(
         all_of(at_file(f"p-3/{FIRST}.log", flip_at_the_end), removed(f"p-3/{FIRST}.index")),
         "batch-crc",
@@ -306,6 +320,8 @@ def test_the_directory(origin, tmp_path, case):
             cuts = [finding for finding in told["findings"] if finding["reaction"] == "cuts"]
             end = next((finding["log_end_offset"] for finding in cuts), 60)
             assert Client(broker.address).offsets("p", 3) == (0, end)
+        if began and verdict.said:  # perhaps only when it is to lead
+            wait_for(verdict.said, lambda: verdict.said in broker.log_text())
     assert began == verdict.starts
     if verdict.said:
         assert verdict.said in broker.log_text()

@@ -306,6 +306,43 @@ def test_a_batch_below_its_segment(tmp_path, base, indexed, clean, reaction):
     assert [one.reaction for one in examine([path]).predictions if one.path == log] == [reaction]
 
 
+def test_a_batch_below_a_segment_that_its_aborts_have_recovered(tmp_path):
+    """A broker recovers a segment whose transaction index has an abort from before it, also after a clean shutdown."""
+    path = built(tmp_path, Partition([Batch(many(5)), Batch(many(5))], start_offset=30))
+    log = path / "t-0" / f"{30:020}.log"
+    overwrite(log, 0, struct.pack(">q", 20))
+    log.with_suffix(".txnindex").write_bytes(struct.pack(">hqqqq", 0, 1, 20, 22, 20))
+    assert ("batch-range", Reaction.REFUSES) in {(one.name, one.reaction) for one in examine([path]).predictions}
+    log.with_suffix(".txnindex").write_bytes(struct.pack(">hqqqq", 0, 1, 30, 32, 30))
+    assert Reaction.REFUSES not in {one.reaction for one in examine([path]).predictions}
+
+
+@pytest.mark.parametrize(
+    ("high_watermark", "position", "unreadable"),
+    [
+        (None, 0, [0]),  # where none is checkpointed, the log's start counts
+        (5, 0, [0]),  # no index entry spares the broker the first batch
+        (15, 0, []),
+        (5, 1, [0]),
+        (0, 1, []),  # the batch is there that it looks for
+        (10, 1, []),  # of the next segment
+        (20, 0, []),  # the end is not looked up
+    ],
+)
+def test_a_high_watermark_that_a_leader_cannot_look_up(tmp_path, high_watermark, position, unreadable):
+    """A batch whose size is 0, which stops a search; a CRC does not."""
+    path = built(
+        tmp_path, Partition([Batch(many(5)), Batch(many(5)), ROLL, Batch(many(5)), Batch(many(5))]), Partition([])
+    )
+    log = path / "t-0" / f"{0:020}.log"
+    overwrite(log, position * log.stat().st_size // 2 + 8, bytes(4))
+    lines = [] if high_watermark is None else [f"t 0 {high_watermark}\n"]
+    (path / "replication-offset-checkpoint").write_text(f"0\n{len(lines)}\n{''.join(lines)}")
+    found = [one for one in examine([path]).predictions if one.name == "high-watermark-unreadable"]
+    assert [one.path for one in found] == [path / "t-0" / f"{base:020}.log" for base in unreadable]
+    assert all(one.tp is None and "t/0" in one.broker for one in found)
+
+
 @pytest.mark.parametrize("base", [30 + 2**31, 2**58])
 @pytest.mark.parametrize(("indexed", "clean"), [(False, True), (True, False)])
 @pytest.mark.parametrize("row", [0, 1, 2])
@@ -874,6 +911,18 @@ def test_a_directory_in_place_of_a_time_index(tmp_path, number, retention_ms, re
     assert {one.reaction for one in found if one.name == "no-regular-file"} == {reaction}
     if reaction is Reaction.UNNOTICED:
         assert not any(prediction.name.startswith("retention") for prediction in found)
+
+
+@pytest.mark.parametrize("kind", [".log", ".index", ".timeindex", ".snapshot"])
+@pytest.mark.parametrize("suffix", [".deleted", ".cleaned", ".swap"])
+def test_a_directory_with_the_name_of_a_file_of_an_interrupted_operation(tmp_path, kind, suffix):
+    """A broker looks at regular files alone (LogLoader.removeTempFilesAndCollectSwapFiles), and so does recovery."""
+    path = built(tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1, recovery_point=0), clean=False)
+    directory = path / "t-0" / f"{10:020}{kind}{suffix}"
+    directory.mkdir()
+    assert named(path, "no-regular-file") == []
+    assert run("recover", path).exit_code == 0
+    assert directory.is_dir()
 
 
 @pytest.mark.parametrize("offsets", [(18,), range(20)], ids=["no index entry", "an index entry"])
