@@ -159,8 +159,13 @@ def _recovery_work(state: LogDirState) -> Iterator[Prediction]:
     if state.clean or not state.partitions:
         return
     points: dict[TopicPartition, int] = {}
-    with contextlib.suppress(CorruptCheckpoint):
-        points = checkpoints.read(state.path / names.RECOVERY_POINT_CHECKPOINT)
+    path = state.path / names.RECOVERY_POINT_CHECKPOINT
+    try:
+        points = checkpoints.read(path)
+    except CorruptCheckpoint:
+        pass  # check_checkpoints reports it
+    except OSError as error:
+        not_a_file(path, error)  # the same
     size = sum(bytes_from(state.path / tp.dir_name, points.get(tp, 0)) for tp in state.partitions)
     seconds = size // _RECOVERED_BYTES_S
     yield Prediction(

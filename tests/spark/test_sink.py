@@ -225,7 +225,7 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark, logs, tmp_path):
             write(frame, logs, topic="t")
         finally:
             ended.set()
-        killing.result()
+            killing.result()
     assert Path(killed).exists(), "the write was too quick to be disturbed"
     orphans = staged_files(logs)
     assert orphans

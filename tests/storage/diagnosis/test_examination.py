@@ -612,6 +612,16 @@ def test_the_first_wrong_line_of_a_cleaners_checkpoint_decides(tmp_path, lines, 
     assert named(path, "checkpoint-corrupt") == [("", reaction, None)]
 
 
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("kind", ["recovery-point", "log-start", "replication", "cleaner"])
+def test_a_directory_in_place_of_a_checkpoint(tmp_path, kind, clean):
+    path = built(tmp_path, [b"a"], clean=clean)
+    checkpoint = path / f"{kind}-offset-checkpoint"
+    checkpoint.unlink(missing_ok=True)
+    checkpoint.mkdir()
+    assert named(path, "checkpoint-corrupt") == [("", Reaction.OFFLINE, None)]
+
+
 @pytest.mark.parametrize(
     ("voters", "reaction"), [("1@a:1", Reaction.UNNOTICED), ("1@a:1,2@b:1,3@c:1", Reaction.OFFLINE)]
 )
