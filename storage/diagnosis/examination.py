@@ -93,15 +93,16 @@ def examine(
     for state in dirs:
         own = [*_permitted(check_lock(state), state.path), *check_space(state)]
         own += check_checkpoints(state, has_topics=has_topics)
-        denied = set()
+        denied, points = set(), _recovery_points(state.path)
         for tp, directory in (*state.loaded(), *((tp, directory) for _, tp, directory in state.asides)):
-            checks = check_files(directory, tp, clean=state.clean, is_rehearsed=not quick)
+            point = points.get(tp, 0)
+            checks = check_files(directory, tp, clean=state.clean, recovery_point=point, is_rehearsed=not quick)
             of_files = list(_permitted(checks, directory))
             denied |= {directory for prediction in of_files if prediction.reaction is Reaction.UNKNOWN}
             own += of_files
         state = state.without(denied)
         own += check_topics(state, metadata, node_id, properties) if are_assigned else ()
-        own += _permitted(_recovery_work(state), state.path)
+        own += _permitted(_recovery_work(state, points), state.path)
         try:
             if state.partitions:
                 own += check_remote(LogDir.open_read_only(state.path), state.partitions, properties, events)
@@ -154,18 +155,18 @@ def _logs_of_events(dirs: Sequence[LogDirState], metadata: ClusterMetadata | Non
     return [log for state in dirs for log in LogDir.open_read_only(state.path).remote_metadata_logs()]
 
 
-def _recovery_work(state: LogDirState) -> Iterator[Prediction]:
+def _recovery_points(directory: Path) -> dict[TopicPartition, int]:
+    """The checkpointed recovery points of a directory; without a file that can be read there are none, as
+    `check_checkpoints` says."""
+    with contextlib.suppress(CorruptCheckpoint, OSError):
+        return checkpoints.read(directory / names.RECOVERY_POINT_CHECKPOINT)
+    return {}
+
+
+def _recovery_work(state: LogDirState, points: Mapping[TopicPartition, int]) -> Iterator[Prediction]:
     """How much a broker will check after an unclean shutdown."""
     if state.clean or not state.partitions:
         return
-    points: dict[TopicPartition, int] = {}
-    path = state.path / names.RECOVERY_POINT_CHECKPOINT
-    try:
-        points = checkpoints.read(path)
-    except CorruptCheckpoint:
-        pass  # check_checkpoints reports it
-    except OSError as error:
-        not_a_file(path, error)  # the same
     size = sum(bytes_from(state.path / tp.dir_name, points.get(tp, 0)) for tp in state.partitions)
     seconds = size // _RECOVERED_BYTES_S
     yield Prediction(

@@ -40,20 +40,26 @@ _INDEX_ENTRY = struct.Struct(">ii")  # offset - base offset, position
 _BATCH_HEAD = struct.Struct(">qi4xb")  # offset, length, magic
 _DELTA_POSITION = 23  # of the last offset delta
 _OLD_ATTRIBUTES, _CODEC = 17, 7  # position of a message's attributes before v2, and the bits of its codec
+_OPENED_LATER = {
+    FileKind.OFFSET_INDEX: "with a read in its segment",
+    FileKind.TIME_INDEX: "retention of all logs ends there, and with a lookup by time",
+}
 LEAST_LENGTH = 14  # LegacyRecord.RECORD_OVERHEAD_V0
 
 
 def check_files(
-    directory: Path, tp: TopicPartition, *, clean: bool = False, is_rehearsed: bool = False
+    directory: Path, tp: TopicPartition, *, clean: bool = False, recovery_point: int = 0, is_rehearsed: bool = False
 ) -> Iterator[Prediction]:
     """Check for files on which loading fails. `clean`: the log directory was shut down cleanly; otherwise, if recovery
-    is rehearsed, `of_recovery` predicts what becomes of snapshots that cannot be written."""
+    is rehearsed, `of_recovery` predicts what becomes of snapshots that cannot be written. `recovery_point`: as
+    checkpointed, 0 if that is not known."""
     used = _newest_snapshot(directory) if clean else MAX_OFFSET if is_rehearsed else -1
-    active = max(live_offsets(directory, FileKind.LOG), default=-1) if clean else -1
+    bases = live_offsets(directory, FileKind.LOG)
+    first_opened = max((base for base in bases if clean or base <= recovery_point), default=-1)
     for path in paths_in(directory):
         mode = path.lstat().st_mode
         if _is_read(path.name, used) and not (stat.S_ISREG(mode) or stat.S_ISLNK(mode)):
-            yield _is_no_file(path, tp, at_start=not _is_read_later(path.name, active))
+            yield _is_no_file(path, tp, first_opened)
         elif stat.S_ISDIR(mode):
             continue
         elif (number := _NUMBER.fullmatch(path.stem)) and names.is_misnamed(path.name) and _is_long(number[0]):
@@ -89,14 +95,14 @@ def check_files(
         pass  # not a regular file: reported above
 
 
-def _is_no_file(path: Path, tp: TopicPartition, *, at_start: bool) -> Prediction:
-    """The prediction for a directory, or the like, in place of a file that a broker opens when it starts, or later."""
-    broker = "takes the log directory offline; without another one it stops"
-    if not at_start:
-        broker = (
-            f"does not open it when it starts; retention of all logs ends there, and with a lookup by time it {broker}"
-        )
-    reaction = Reaction.OFFLINE if at_start else Reaction.UNNOTICED
+def _is_no_file(path: Path, tp: TopicPartition, first_opened: int) -> Prediction:
+    """The prediction for a directory, or the like, in place of a file that a broker opens when it starts, or later:
+    indexes of segments before `first_opened`, which it does not recover (LazyIndex)."""
+    broker, reaction = "takes the log directory offline; without another one it stops", Reaction.OFFLINE
+    parsed = names.parse_segment_file(path.name)
+    if parsed is not None and parsed.offset < first_opened and parsed.kind in _OPENED_LATER:
+        broker = f"does not open it when it starts; {_OPENED_LATER[parsed.kind]} it {broker}"
+        reaction = Reaction.UNNOTICED
     return Prediction("no-regular-file", reaction, path, "is no regular file", broker, "Move it elsewhere", tp)
 
 
@@ -116,12 +122,6 @@ def _is_read(name: str, snapshot: int) -> bool:
     if parsed.kind is FileKind.PRODUCER_SNAPSHOT:
         return parsed.offset > snapshot
     return parsed.kind is not FileKind.LOG
-
-
-def _is_read_later(name: str, active: int) -> bool:
-    """Whether a file is the time index of a segment before the active one, which a broker does not recover."""
-    parsed = names.parse_segment_file(name)
-    return parsed is not None and parsed.kind is FileKind.TIME_INDEX and parsed.offset < active
 
 
 def _newest_snapshot(directory: Path) -> int:

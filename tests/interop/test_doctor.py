@@ -285,6 +285,7 @@ WHOLE = {
         f"{name} is a directory": goes_offline(as_directory(name), "no-regular-file", "Is a directory")
         for name in ("p-3/leader-epoch-checkpoint", "p-3/partition.metadata", "p-3/*.index", "p-3/*.snapshot")
     },
+    "an index before the active segment": starts(as_directory(f"p-3/{FIRST}.index"), "no-regular-file", UNNOTICED),
     "the last segment is a directory": starts(as_directory(LOG), "log-end-lost", "cuts"),
     "no last segment": starts(at_file(LOG, Path.unlink), "log-end-lost", "cuts", "orphaned index file"),
     "zeros at the end": refuses(at_file(LOG, lambda log: add(log, bytes(4096))), "log-end-misread", "size 0 smaller"),

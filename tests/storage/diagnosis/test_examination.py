@@ -923,6 +923,27 @@ def test_a_directory_in_place_of_a_time_index(tmp_path, number, retention_ms, re
         assert not any(prediction.name.startswith("retention") for prediction in found)
 
 
+@pytest.mark.parametrize("kind", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    ("recovery_point", "number", "reaction"),
+    [
+        (None, 0, Reaction.UNNOTICED),
+        (None, 2, Reaction.OFFLINE),
+        (5, 0, Reaction.UNNOTICED),
+        (5, 1, Reaction.OFFLINE),
+        (4, 0, Reaction.OFFLINE),
+    ],
+)
+def test_indexes_that_a_broker_does_not_open_when_it_starts(tmp_path, kind, recovery_point, number, reaction):
+    """Those of segments before the active one; after a crash, of those that are wholly below the recovery point."""
+    partition = Partition([Batch(many(5))] * 3, segment_bytes=1, recovery_point=recovery_point)
+    path = built(tmp_path, partition, clean=recovery_point is None)
+    index = sorted((path / "t-0").glob(f"*{kind}"))[number]
+    index.unlink()
+    index.mkdir()
+    assert named(path, "no-regular-file") == [("t/0", reaction, None)]
+
+
 @pytest.mark.parametrize("kind", [".log", ".index", ".timeindex", ".snapshot"])
 @pytest.mark.parametrize("suffix", [".deleted", ".cleaned", ".swap"])
 def test_a_directory_with_the_name_of_a_file_of_an_interrupted_operation(tmp_path, kind, suffix):
