@@ -356,11 +356,15 @@ def of_high_watermark(report: RecoveryReport, directory: Path, known: PartitionO
     if offset >= report.log_end_offset or not below:
         return None
     for base in bases[len(below) - 1 :]:
-        if base in report.recovered_segments:
-            return None  # it was checked
         segment = Segment.at(directory, base)
         path = segment.path_of(FileKind.OFFSET_INDEX)
-        data = (None if is_directory(path) else read_whole(path, MOST_ENTRIES_BYTES)) or b""
+        if is_directory(path):
+            broker = f"starts; looks up the high watermark {offset} there, and takes the log directory offline"
+            what = "is no regular file"
+            return Prediction("no-regular-file", Reaction.OFFLINE, path, what, broker, "Move it elsewhere", report.tp)
+        if base in report.recovered_segments:
+            return None  # it was checked
+        data = read_whole(path, MOST_ENTRIES_BYTES) or b""
         entries = _INDEX_ENTRY.iter_unpack(data[: len(data) // _INDEX_ENTRY.size * _INDEX_ENTRY.size])
         position = max((at for relative, at in entries if base + relative <= offset), default=0)
         is_found = _is_found(segment, position, offset)

@@ -938,10 +938,23 @@ def test_indexes_that_a_broker_does_not_open_when_it_starts(tmp_path, kind, reco
     """Those of segments before the active one; after a crash, of those that are wholly below the recovery point."""
     partition = Partition([Batch(many(5))] * 3, segment_bytes=1, recovery_point=recovery_point)
     path = built(tmp_path, partition, clean=recovery_point is None)
+    (path / "replication-offset-checkpoint").write_text("0\n1\nt 0 15\n")
     index = sorted((path / "t-0").glob(f"*{kind}"))[number]
     index.unlink()
     index.mkdir()
     assert named(path, "no-regular-file") == [("t/0", reaction, None)]
+
+
+@pytest.mark.parametrize(("high_watermark", "numbers"), [(0, [0]), (5, [1]), (9, [1]), (10, [])])
+def test_an_index_in_which_a_leader_looks_up_its_high_watermark(tmp_path, high_watermark, numbers):
+    """A directory in its place: "Is a directory", which takes the log directory offline."""
+    path = built(tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1))
+    (path / "replication-offset-checkpoint").write_text(f"0\n1\nt 0 {high_watermark}\n")
+    for index in sorted((path / "t-0").glob("*.index"))[:2]:
+        index.unlink()
+        index.mkdir()
+    found = [one for one in examine([path]).predictions if one.reaction is Reaction.OFFLINE]
+    assert [int(one.path.stem) // 5 for one in found] == numbers
 
 
 @pytest.mark.parametrize("kind", [".log", ".index", ".timeindex", ".snapshot"])
