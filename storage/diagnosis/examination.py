@@ -24,7 +24,7 @@ from storage.diagnosis.directory_checks import (
     metadata_of,
     not_a_file,
 )
-from storage.diagnosis.first_retention import check_retention
+from storage.diagnosis.first_retention import check_retention, unless_it_ends
 from storage.diagnosis.future_logs import check_futures, taken_futures
 from storage.diagnosis.log_loading import check_files, of_high_watermark, of_out_of_range, of_recovery
 from storage.diagnosis.partition_checks import check_absent, check_remote, check_remote_epochs, check_topics
@@ -134,7 +134,7 @@ def examine(
     offline |= {metadata_dir.path for prediction in absent if prediction.reaction is Reaction.OFFLINE}
     predictions += absent
     stays = metadata_dir.path not in offline and len(offline) < len(dirs)
-    return Diagnosis((), stays, quick).with_more(predictions)
+    return Diagnosis((), stays, quick).with_more(unless_it_ends(predictions))
 
 
 def _permitted(checks: Iterator[Prediction], place: Path) -> Iterator[Prediction]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from storage.config import LogConfig
@@ -64,6 +65,25 @@ def check_retention(
         what = f"all {what}"
     what += f", of which {len(removed) - len(due)} do not by the times in the log"
     yield Prediction("retention-early", Reaction.CUTS, path, what, broker, advice, report.tp)
+
+
+def unless_it_ends(predictions: list[Prediction]) -> list[Prediction]:
+    """The same predictions; those of retention say it if a time index that is no file ends the pass over all logs. In
+    which order a broker takes the logs is not known (LogManager.cleanupLogs)."""
+    ends = (
+        one.path
+        for one in predictions
+        if one.name == "no-regular-file"
+        and one.reaction is Reaction.UNNOTICED
+        and one.path.suffix == FileKind.TIME_INDEX.value
+    )
+    end = next(ends, None)
+    if end is None:
+        return predictions
+    return [
+        replace(one, broker=f"{one.broker}, unless it meets {end} first") if one.name.startswith("retention") else one
+        for one in predictions
+    ]
 
 
 def _time_index(segment: Segment, report: RecoveryReport) -> Path | None:

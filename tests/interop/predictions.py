@@ -252,8 +252,8 @@ def observed(dirs, place, around=None, kind="", *, cleans=False):
             wait_for("the tier", lambda: ready in broker.log_since_start() or not broker.is_alive())
         is_any_left = any((logs / f"{TOPIC}-{number}").exists() for logs in dirs for number in range(PARTITIONS))
         if kind == "retention" and is_any_left:  # removes in one pass over all logs, half a second after the start
-            removes = "due to log retention time"
-            wait_for("retention", lambda: removes in broker.log_since_start() or not broker.is_alive())
+            ends = re.compile("due to log retention time|scheduled task 'kafka-log-retention'")
+            wait_for("retention", lambda: ends.search(broker.log_since_start()) or not broker.is_alive())
         with ThreadPoolExecutor(PARTITIONS) as pool:
             found = list(pool.map(lambda number: _consumed(broker.address, number), range(PARTITIONS)))
         led = [
@@ -309,21 +309,26 @@ def disagreements(one):
     if not outcome["starts"]:
         return
     general = [found for found in told["findings"] if found["topic"] is None]
-    removed = {note["partition"]: int(_UP_TO.search(note["what"])[1]) for note in told["notes"]
-               if note["name"] == "retention" and note["topic"] == TOPIC}  # fmt: skip
+    retention = {
+        note["partition"]: note for note in told["notes"] if (note["name"], note["topic"]) == ("retention", TOPIC)
+    }
     for number, seen in enumerate(outcome["partitions"]):
         if number in one.offline:
             if seen["offsets"]:  # it may be made anew, empty, in another directory
                 yield f"{TOPIC}-{number}: its directory is offline by doctor, and it is served"
             continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
-        held = {offset for offset in one.held[number] if offset >= removed.get(number, 0)}
+        held, surplus, note = set(one.held[number]), set(), retention.get(number)
+        if note is not None:
+            removed = {offset for offset in held if offset < int(_UP_TO.search(note["what"])[1])}
+            held, surplus = held - removed, removed if "unless" in note["broker"] else set()
         yield from _of_partition(
-            number, [*own, *general], seen, held, outcome["strays"], is_tiered=one.kind == "tiered"
+            number, [*own, *general], seen, held, surplus, outcome["strays"], is_tiered=one.kind == "tiered"
         )
 
 
-def _of_partition(number, findings, seen, held, strays, *, is_tiered):
+def _of_partition(number, findings, seen, held, surplus, strays, *, is_tiered):
+    """`surplus`: messages that may be served or not."""
     place = f"{TOPIC}-{number}"
     reactions = {found["reaction"] for found in findings}
     served = {offset for first, last in seen["offsets"] for offset in range(first, last + 1)}
@@ -334,7 +339,9 @@ def _of_partition(number, findings, seen, held, strays, *, is_tiered):
             yield f"{place}: no finding, and a consumer gets {seen['error']}"
         elif lost := held - served:
             yield f"{place}: no finding, and {len(lost)} messages are not served, {min(lost)} to {max(lost)}"
-        elif more := {offset for offset in served - held if not (is_tiered and offset < min(held, default=offset + 1))}:
+        elif more := {
+            offset for offset in served - held - surplus if not (is_tiered and offset < min(held, default=offset + 1))
+        }:
             yield f"{place}: no finding, and messages that are not there: {sorted(more)[:9]}"
     elif reactions == {"cuts"} and len(findings) == 1 and not seen["error"]:
         end = findings[0]["log_end_offset"] or seen["end"]

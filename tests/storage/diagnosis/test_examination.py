@@ -923,6 +923,21 @@ def test_a_directory_in_place_of_a_time_index(tmp_path, number, retention_ms, re
         assert not any(prediction.name.startswith("retention") for prediction in found)
 
 
+def test_which_logs_a_retention_that_ends_has_reached_is_not_known(tmp_path):
+    """In a broker's concurrent map."""
+    partition = Partition([Batch(many(5))] * 3, segment_bytes=1)
+    path = built(tmp_path, partition, partition, keeps="1000")
+    index = path / "t-1" / f"{0:020}.timeindex"
+
+    def retention():
+        return [one.broker for one in examine([path]).predictions if one.name == "retention" and one.tp.partition == 0]
+
+    assert retention() == ["removes them in the first minutes, as always"]
+    index.unlink()
+    index.mkdir()
+    assert retention() == [f"removes them in the first minutes, as always, unless it meets {index} first"]
+
+
 @pytest.mark.parametrize("kind", [".index", ".timeindex"])
 @pytest.mark.parametrize(
     ("recovery_point", "number", "reaction"),
