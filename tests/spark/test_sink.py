@@ -220,7 +220,7 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark, logs, tmp_path):
     )
     ended = Event()
     with ThreadPoolExecutor(1) as pool:
-        killing = pool.submit(_kill_one_that_stages, logs, Path(killed), ended)
+        killing = pool.submit(_kill_one_that_stages, _written_by_workers(), Path(killed), ended)
         try:
             write(frame, logs, topic="t")
         finally:
@@ -235,17 +235,24 @@ def test_a_worker_lost_in_the_middle_of_a_write(spark, logs, tmp_path):
         orphan.unlink()
 
 
-def _kill_one_that_stages(logs, killed, ended):
-    """Kills a worker that has a staged file of `logs` open (one of another test may still be running), and then makes
-    the file `killed`."""
+def _written_by_workers():
+    """The bytes that each worker has written, by its process: to files and to the JVM."""
+    written = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("python"):
+                written[process] = process.io_counters().write_chars
+    return written
+
+
+def _kill_one_that_stages(before, killed, ended):
+    """Kills a worker that has written megabytes since, which only the sink's do, and then makes the file `killed`."""
     while not ended.wait(0.02):
-        for process in psutil.Process().children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                opened = [Path(file.path) for file in process.open_files()]
-                if any(path.suffix == names.STAGED_SUFFIX and path.is_relative_to(logs) for path in opened):
-                    process.kill()
-                    killed.touch()
-                    return
+        for process, written in _written_by_workers().items():
+            if written - before.get(process, 0) > 2 << 20:
+                process.kill()
+                killed.touch()
+                return
 
 
 def test_a_write_that_comes_again_under_its_version(spark, logs):
