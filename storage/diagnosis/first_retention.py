@@ -68,21 +68,22 @@ def check_retention(
 
 
 def unless_it_ends(predictions: list[Prediction]) -> list[Prediction]:
-    """The same predictions; those of retention say it if a time index that is no file ends the pass over all logs. In
+    """Return the predictions; those of retention say it if a time index that is no file ends the pass over all logs. In
     which order a broker takes the logs is not known (LogManager.cleanupLogs)."""
-    ends = (
-        one.path
-        for one in predictions
-        if one.name == "no-regular-file"
-        and one.reaction is Reaction.UNNOTICED
-        and one.path.suffix == FileKind.TIME_INDEX.value
+    blocking = (
+        prediction.path
+        for prediction in predictions
+        if (prediction.name, prediction.reaction) == ("no-regular-file", Reaction.UNNOTICED)
+        and prediction.path.suffix == FileKind.TIME_INDEX.value
     )
-    end = next(ends, None)
-    if end is None:
+    path = next(blocking, None)
+    if path is None:
         return predictions
     return [
-        replace(one, broker=f"{one.broker}, unless it meets {end} first") if one.name.startswith("retention") else one
-        for one in predictions
+        replace(prediction, broker=f"{prediction.broker}, unless it meets {path} first")
+        if prediction.name.startswith("retention")
+        else prediction
+        for prediction in predictions
     ]
 
 

@@ -427,7 +427,7 @@ def _is_found(segment: Segment, position: int, offset: int) -> bool | None:
 
 
 class _Batch(NamedTuple):
-    """What a broker sees of a batch that it steps over. `is_readable`: whether it can decompress it for its first
+    """A batch as a broker sees it that steps over it. `is_readable`: whether it can decompress it for its first
     offset, which only old compressed sets need; `base_offset` is the last one then."""
 
     base_offset: int

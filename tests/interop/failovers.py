@@ -39,6 +39,7 @@ from tests.support.waiting import wait_for
 
 TIERED, PLAIN = TOPICS = ("tiered", "plain")
 PARTITION = TopicPartition(TIERED, 0)
+LAG_S = 60
 WAYS = ("unclean", "killed", "rebuilt")
 READERS = 8
 CONFIG = {
@@ -280,19 +281,29 @@ def read_ranges(cluster, node, seed):
         first = dice.randrange(cluster.safe)
         last = min(cluster.safe, first + dice.choice((1, 10, 100, 1000))) - 1
         view = cluster.mounts[node].path / TIERED / "0" / "offsets" / f"{first}-{last}.jsonl"
-        began, found, error = cluster.made_anew, [], None
-        try:
-            found = [(record.offset, record.value) for record in read_jsonl(view.read_bytes())]
-        except OSError as failed:
-            if failed.errno == errno.ESTALE:
-                continue  # something behind the range was truncated meanwhile
-            error = failed.strerror
+        began = cluster.made_anew
+        found, error = _read(view, cluster.end)
+        if error is not None and error.errno == errno.ESTALE:
+            continue  # something behind the range was truncated meanwhile
         expected = [(offset, cluster.truth[TIERED].get(offset)) for offset in range(first, last + 1)]
         count += len(found)
         anew = node in (began, cluster.made_anew)
         if found != expected and not (anew and found == expected[: len(found)]):
             cluster.wrong.append(f"node {node}, {view.name}: {error or found[:1]}, {len(found)} messages")
     return count
+
+
+def _read(view, end):
+    """The messages in a range, or its error. A broker learns from another one's log that a segment was uploaded, and
+    removes it from its disk, perhaps before that event is in its own log: until then reading fails."""
+    for _ in range(LAG_S * 5):
+        try:
+            return [(record.offset, record.value) for record in read_jsonl(view.read_bytes())], None
+        except OSError as failed:
+            error = failed
+        if error.errno != errno.EIO or end.wait(0.2):
+            break
+    return [], error
 
 
 def run(directory, *, rounds, seed, **_):
