@@ -24,7 +24,7 @@ from storage.files.listing import paths_in
 from storage.files.metadata_replay import ClusterMetadata
 from storage.files.names import FileKind
 from storage.files.small_files import MOST_ENTRIES_BYTES, read_whole
-from storage.format.batches import LENGTH, BatchTable, scan
+from storage.format.batches import LENGTH, LOG_OVERHEAD, BatchTable, scan
 from storage.log.segments import live_offsets
 from storage.types import TopicPartition
 
@@ -232,17 +232,19 @@ def _bootstrap_fault(began: ClusterMetadata, path: Path) -> str | None:
     """Why a broker fails to read its `bootstrap.checkpoint`; None if it reads it: it passes over a batch that is cut
     off at the end, and checks no CRC (BootstrapDirectory, FileLogInputStream)."""
     problem = began.problem
-    if problem is not None and not (isinstance(problem, CorruptCheckpoint) and problem.position is not None):
-        return problem.what
     data, batches = read_whole(path, MOST_ENTRIES_BYTES) or b"", BatchTable.empty(_BOOTSTRAP_BATCHES)
     scan(data, 0, batches)
+    end = int(batches.end[batches.rows - 1]) if batches.rows else 0
+    if problem is not None and (problem.position is None or problem.position < end):
+        return problem.what
     empty = batches.position[: batches.rows][batches.count[: batches.rows] == 0]
     if len(empty):
         return f"the batch at position {empty[0]} has no records"
-    if problem is not None:
-        rest = data[problem.position :]
-        if len(rest) > _HEAD_BYTES and int.from_bytes(rest[LENGTH], "big", signed=True) < LEAST_LENGTH:
-            return f"no batch begins at position {problem.position}"
+    rest = data[end:]
+    if problem is not None and len(rest) > _HEAD_BYTES:
+        length = int.from_bytes(rest[LENGTH], "big", signed=True)
+        if length < LEAST_LENGTH or LOG_OVERHEAD + length <= len(rest):
+            return f"no batch begins at position {end}"
     return None if "metadata.version" in began.features else "the file holds no metadata.version"
 
 

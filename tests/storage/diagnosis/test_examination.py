@@ -550,12 +550,13 @@ def test_strays_and_absent_partitions(tmp_path):
         (lambda data: data + b"\xff" * 100, False),
         (lambda data: data + data, True),
         (lambda data: data + data[:-1], True),  # a batch that is cut off
+        (lambda data: data + b"text" * 50, True),  # of a length that makes it one
         (lambda data: data[:-1], True),  # the footer
         (lambda data: data[:20], False),
         (lambda data: data[:17] + b"\xff" + data[18:], True),  # a CRC, which a broker does not check here
         (lambda data: data[:57] + bytes(4) + data[61:], False),  # the number of records
     ],
-    ids=["whole", "few bytes", "zeros", "garbage", "twice", "twice, cut", "cut", "the beginning", "a CRC",
+    ids=["whole", "few bytes", "zeros", "garbage", "twice", "twice, cut", "text", "cut", "the beginning", "a CRC",
          "no records"],
 )  # fmt: skip
 def test_what_a_broker_reads_of_bootstrap_checkpoint(tmp_path, change, is_read):
