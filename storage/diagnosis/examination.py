@@ -237,8 +237,10 @@ def _removed(
                 reports[tp] = outcome
                 removed = list(of_recovery(outcome, logs[tp], known.of(tp), clean=state.clean))
                 yield from removed
-                unreadable = of_high_watermark(outcome, logs[tp], known.of(tp)) if tp in state.partitions else None
-                yield from () if unreadable is None else (unreadable,)
+                if tp in state.partitions:
+                    leads = _is_only_replica(metadata, tp)
+                    unreadable = of_high_watermark(outcome, logs[tp], known.of(tp), leads=leads)
+                    yield from () if unreadable is None else (unreadable,)
                 yield from check_remote_epochs(logs[tp], outcome, metadata, known.of(tp).log_start)
                 yield from _retention(log_dir, logs[tp], metadata, outcome, are_cut=bool(removed) and not state.clean)
             elif isinstance(outcome, OffsetsOutOfRange) and outcome.path is not None:
@@ -252,6 +254,13 @@ def _removed(
                     "unreadable", Reaction.OFFLINE, logs[tp], str(outcome),
                     "takes the directory offline", "", tp,
                 )  # fmt: skip
+
+
+def _is_only_replica(metadata: ClusterMetadata | None, tp: TopicPartition) -> bool:
+    """Whether no other broker has a replica of a partition, as far as the metadata tell."""
+    topic = None if metadata is None else metadata.topics.get(tp.topic)
+    described = None if topic is None else topic.partitions.get(tp.partition)
+    return described is None or len(described.replicas) == 1
 
 
 def _retention(

@@ -346,10 +346,12 @@ def _misread_end(tp: TopicPartition, directory: Path) -> Prediction | None:
     return None
 
 
-def of_high_watermark(report: RecoveryReport, directory: Path, known: PartitionOffsets) -> Prediction | None:
+def of_high_watermark(
+    report: RecoveryReport, directory: Path, known: PartitionOffsets, *, leads: bool
+) -> Prediction | None:
     """The reaction of a broker that is to lead a partition, and looks up its high watermark in a log that goes on
     after it, as it does where the checkpoint is lost (Partition.makeLeader, UnifiedLog.fetchHighWatermarkMetadata).
-    OSError."""
+    `leads`: nobody else can lead it. OSError."""
     offset = max(known.high_watermark or 0, report.log_start_offset)
     bases = [base for base in live_offsets(directory, FileKind.LOG) if base not in report.removed_segments]
     below = [base for base in bases if base <= offset]
@@ -359,6 +361,8 @@ def of_high_watermark(report: RecoveryReport, directory: Path, known: PartitionO
         segment = Segment.at(directory, base)
         path = segment.path_of(FileKind.OFFSET_INDEX)
         if is_directory(path):
+            if not leads:
+                return None
             broker = f"starts; looks up the high watermark {offset} there, and takes the log directory offline"
             what = "is no regular file"
             return Prediction("no-regular-file", Reaction.OFFLINE, path, what, broker, "Move it elsewhere", report.tp)

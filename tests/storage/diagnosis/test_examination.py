@@ -62,10 +62,10 @@ def test_log_ends_after_recovery():
         assert any(one.reaction is Reaction.UNNOTICED for one in own) == (name in UNNOTICED), name
 
 
-def built(path, *partitions, records=(), clean=True, topic_partitions=None, keeps="-1", leader_epoch=0):
+def built(path, *partitions, records=(), clean=True, topic_partitions=None, keeps="-1", leader_epoch=0, replicas=(1,)):
     """A broker's directory with a topic t of these partitions, which keeps everything unless `keeps` sets retention.ms;
     `records` come first in its metadata, `leader_epoch` is in it."""
-    topic = metadata_records("t", topic_partitions or len(partitions), [1], leader_epoch=leader_epoch)
+    topic = metadata_records("t", topic_partitions or len(partitions), replicas, leader_epoch=leader_epoch)
     metadata = [*records, *topic, topic_setting("t", "retention.ms", keeps)]
     return build_log_dir(path, {"t": partitions, "__cluster_metadata": [metadata]}, clean=clean).path
 
@@ -961,10 +961,13 @@ def test_indexes_that_a_broker_does_not_open_when_it_starts(tmp_path, kind, reco
     assert named(path, "no-regular-file") == [("t/0", reaction, None)]
 
 
-@pytest.mark.parametrize(("high_watermark", "numbers"), [(0, [0]), (5, [1]), (9, [1]), (10, [])])
-def test_an_index_in_which_a_leader_looks_up_its_high_watermark(tmp_path, high_watermark, numbers):
-    """A directory in its place: "Is a directory", which takes the log directory offline."""
-    path = built(tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1))
+@pytest.mark.parametrize(
+    ("high_watermark", "replicas", "numbers"),
+    [(0, [1], [0]), (5, [1], [1]), (9, [1], [1]), (10, [1], []), (5, [1, 2], [])],
+)
+def test_an_index_in_which_a_leader_looks_up_its_high_watermark(tmp_path, high_watermark, replicas, numbers):
+    """A directory in its place takes the log directory offline. A follower looks up nothing."""
+    path = built(tmp_path, Partition([Batch(many(5))] * 3, segment_bytes=1), replicas=replicas)
     (path / "replication-offset-checkpoint").write_text(f"0\n1\nt 0 {high_watermark}\n")
     for index in sorted((path / "t-0").glob("*.index"))[:2]:
         index.unlink()
