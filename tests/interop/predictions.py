@@ -303,6 +303,15 @@ def disagreements(one):
     outcome, told = one.outcome, one.told
     if not outcome["starts"] and any(found["name"] == "transactions-offline" for found in told["findings"]):
         return  # which comes first, the load of that log or the failure of its directory, doctor cannot know
+    # A consumer's read of it takes the directory offline; without another one the broker stops then.
+    unread = [
+        found
+        for found in told["findings"]
+        if (found["name"], found["reaction"]) == ("no-regular-file", "does-not-notice")
+        and found["file"].endswith(".index")
+    ]
+    if unread and told["starts"] and not outcome["starts"]:
+        return
     if outcome["starts"] != told["starts"]:
         yield f"starts: doctor {told['starts']}, the broker {outcome['starts']}: {outcome.get('log', ())[-6:]}"
         return
@@ -316,6 +325,8 @@ def disagreements(one):
         if number in one.offline:
             if seen["offsets"]:  # it may be made anew, empty, in another directory
                 yield f"{TOPIC}-{number}: its directory is offline by doctor, and it is served"
+            continue
+        if unread and seen["error"]:
             continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
         held, surplus, note = set(one.held[number]), set(), retention.get(number)
