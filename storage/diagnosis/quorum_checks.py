@@ -232,10 +232,12 @@ def _bootstrap_fault(began: ClusterMetadata, path: Path) -> str | None:
     """Why a broker fails to read its `bootstrap.checkpoint`; None if it reads it: it passes over a batch that is cut
     off at the end, and checks no CRC (BootstrapDirectory, FileLogInputStream)."""
     problem = began.problem
+    if problem is not None and problem.position is None:
+        return problem.what
     data, batches = read_whole(path, MOST_ENTRIES_BYTES) or b"", BatchTable.empty(_BOOTSTRAP_BATCHES)
     scan(data, 0, batches)
     end = int(batches.end[batches.rows - 1]) if batches.rows else 0
-    if problem is not None and (problem.position is None or problem.position < end):
+    if problem is not None and problem.position is not None and problem.position < end:
         return problem.what
     empty = batches.position[: batches.rows][batches.count[: batches.rows] == 0]
     if len(empty):
