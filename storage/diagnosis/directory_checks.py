@@ -31,6 +31,7 @@ REVIVE = "`kafkafs revive` makes a directory of it on which a broker starts"
 _RESERVED_IDS = 100
 _NOT_A_FILE = (errno.EISDIR, errno.EINVAL, errno.ELOOP)  # of opening a directory or a link
 _LITTLE_SPACE_BYTES = 64 << 20
+_CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]+")
 _ZEROS = re.compile(r"0[0-9]{1,9}")
 _CHECKPOINTS = {
     names.RECOVERY_POINT_CHECKPOINT: "checks all logs from their beginning",
@@ -205,6 +206,15 @@ def check_identity(
                 f"cluster.id is {meta.cluster_id}, in the other directories {first.cluster_id}",
                 "does not start: Invalid cluster.id",
                 f"Give the broker the directories of one cluster. {REVIVE}",
+            )
+        if given is not None and given.has_others and not _CLUSTER_ID.fullmatch(meta.cluster_id):
+            yield Prediction(
+                "cluster-id-corrupt",
+                Reaction.REFUSES,
+                path,
+                f"cluster.id {meta.cluster_id!r} has characters that no id has",
+                "does not start: the other nodes answer INCONSISTENT_CLUSTER_ID",
+                "Restore the line from another node's file",
             )
         if meta.directory_id is not None:
             if _is_reserved(meta.directory_id):

@@ -684,6 +684,19 @@ def test_a_meta_properties_without_ids(tmp_path, text):
     assert not found.starts
 
 
+@pytest.mark.parametrize("voters", ["1@a:1", "1@a:1,2@b:1,3@c:1"])
+@pytest.mark.parametrize("cluster_id", [CLUSTER_ID, CLUSTER_ID[:-4] + "\0" * 4])
+def test_a_cluster_id_that_other_nodes_do_not_have(tmp_path, voters, cluster_id):
+    """INCONSISTENT_CLUSTER_ID. A node by itself takes any."""
+    path = built(tmp_path / "logs", [b"a"])
+    identity = path / "meta.properties"
+    identity.write_text(identity.read_text().replace(CLUSTER_ID, cluster_id))
+    file = tmp_path / "server.properties"
+    file.write_text(f"process.roles=broker,controller\nnode.id=1\ncontroller.quorum.voters={voters}\n")
+    found = names_of(examine([path], properties=broker_properties.read(file)))
+    assert ("cluster-id-corrupt" in found) == (cluster_id != CLUSTER_ID and "," in voters)
+
+
 IDS = f"cluster.id={CLUSTER_ID}\n"
 
 
