@@ -38,6 +38,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aiokafka import TopicPartition
+from aiokafka.errors import KafkaTimeoutError
 
 from storage.errors import CorruptCheckpoint
 from storage.files import checkpoints
@@ -266,9 +267,10 @@ def observed(dirs, place, around=None, kind="", *, cleans=False):
             return await consumer.beginning_offsets(led), await consumer.end_offsets(led)
 
         if led and broker.is_alive():
-            starts, ends_of = client.with_consumer(ends)
-            for tp in led:
-                found[tp.partition] |= {"start": starts[tp], "end": ends_of[tp]}
+            with suppress(KafkaTimeoutError):  # a directory went offline as it was read
+                starts, ends_of = client.with_consumer(ends)
+                for tp in led:
+                    found[tp.partition] |= {"start": starts[tp], "end": ends_of[tp]}
         strays = sorted(path.name.partition(".")[0] for path in _strays(dirs) - before)
         return {"starts": broker.is_alive(), "partitions": found, "strays": strays}
 
@@ -326,7 +328,9 @@ def disagreements(one):
             if seen["offsets"]:  # it may be made anew, empty, in another directory
                 yield f"{TOPIC}-{number}: its directory is offline by doctor, and it is served"
             continue
-        if unread and seen["error"]:
+        if not seen["error"] and "end" not in seen and not unread:
+            yield f"{TOPIC}-{number}: a consumer reads it, and cannot ask for its end"
+        if (seen["error"] and unread) or (not seen["error"] and "end" not in seen):
             continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
         held, surplus, note = set(one.held[number]), set(), retention.get(number)
