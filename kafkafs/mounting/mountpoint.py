@@ -27,6 +27,9 @@ FS_TYPE = "fuse.kafkafs"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 
 _POLL_S = 0.01
+# How long a mount may be in other places after its unmount: a container that starts has, for a moment, a copy of every
+# mount of its machine.
+_COPIES_S = 2.0
 _ANYBODY_WRITES = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 USAGE = 2
@@ -238,14 +241,16 @@ def unmount(mountpoint: Path, *, timeout_s: float = 30.0) -> str | None:
     server, first_mountpoint = serving
     with watch_outcome(server.pid) as outcome:
         _unmount(mountpoint, server.pid)
-        places = _places(mounted)
-        if places and mountpoint != first_mountpoint:
-            return f"{mountpoint} is unmounted; {mounted.source} is still mounted at {', '.join(places)}"
-        if places:
-            raise MountError(
-                f"{mountpoint} is unmounted, but its process {server.pid} goes on, because {mounted.source} is still "
-                f"mounted at {', '.join(places)}. Unmount it there too"
-            )
+        deadline = time.monotonic() + _COPIES_S
+        while places := _places(mounted):
+            if mountpoint != first_mountpoint:
+                return f"{mountpoint} is unmounted; {mounted.source} is still mounted at {', '.join(places)}"
+            if time.monotonic() > deadline:
+                raise MountError(
+                    f"{mountpoint} is unmounted, but its process {server.pid} goes on, because {mounted.source} is "
+                    f"still mounted at {', '.join(places)}. Unmount it there too"
+                )
+            time.sleep(_POLL_S)
         _wait_for(server, mountpoint, timeout_s)
         message = outcome()
     if message is None:

@@ -248,19 +248,39 @@ done
 """
 
 
-def test_umount_of_what_another_namespace_has(log_dir, mnt):
+@pytest.fixture
+def container(log_dir, mnt):
+    """Starts a process with a mount namespace of its own, which has this test's mount too; it runs a shell script."""
     if os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no mount namespaces here")
     mount(log_dir, mnt)
+
+    @contextlib.contextmanager
+    def start(script):
+        command = ["unshare", "-m", "sh", "-c", f"{_WITHOUT_OTHERS}echo; {script}", mnt]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            process.stdout.readline()
+            yield process
+
+    return start
+
+
+def test_umount_while_a_container_starts(container, mnt):
+    """It has a copy of the mount for a moment, here until some time after the unmount."""
     process = server(mnt)
-    command = ["unshare", "-m", "sh", "-c", _WITHOUT_OTHERS + "echo; read line", mnt]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as container:
-        container.stdout.readline()
+    with container(f'while grep -q " $0 " /proc/{os.getpid()}/mounts; do sleep 0.01; done; sleep 0.3'):
+        assert umount(mnt) == ""
+    assert has_ended(process)
+
+
+def test_umount_of_what_another_namespace_has(container, mnt):
+    process = server(mnt)
+    with container("read line") as other:
         said = umount(mnt, exit_code=4)
         assert f"{mnt} in the mount namespace (a container, say) of " in said
-        assert f"(process {container.pid})" in said
+        assert f"(process {other.pid})" in said
         assert not has_ended(process)
-        container.communicate(b"\n")
+        other.communicate(b"\n")
     wait_for("the server ends", lambda: has_ended(process))
 
 
