@@ -83,9 +83,9 @@ def check_log(log, disk, *, failed):
     if not base <= start <= end:
         raise Anomaly(f"log start: {log.tp} begins at {start} and ends at {end}")
     below = [entry for entry in snapshot.epochs.entries if entry.start_offset < base]
-    if disk.was_killed:  # a broker too moves the first entry up to the checkpoint's log start alone
-        below = below[:-1]
-    if below and not failed:
+    # A kill between the removal of segments and that of their epochs leaves all of these: a broker that starts, too,
+    # removes only what is below the checkpoint's log start.
+    if below and not (failed or disk.was_killed):
         raise Anomaly(f"leader epochs: {log.tp} has {below}, and its first segment begins at {base}")
     check_durable(log.path, log.recovery_point, disk, "recovery point")
     return snapshot
