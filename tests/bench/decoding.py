@@ -216,9 +216,9 @@ def decode_fastavro(rows, schema_id):
 
 def decode_protobuf(rows):
     """By MessageToJson with the class at hand."""
-    from google.protobuf import json_format
+    from google.protobuf import json_format, message_factory
 
-    kind, total = protobuf_decoder(SCHEMAS[4], Lookup())._class((0,)), 0
+    kind, total = message_factory.GetMessageClass(protobuf_decoder(SCHEMAS[4], Lookup()).message_type((0,))), 0
     for row in rows:
         text = json_format.MessageToJson(
             kind.FromString(row[6:]), preserving_proto_field_name=True, indent=None, ensure_ascii=False
