@@ -77,6 +77,7 @@ def main():
     chosen = arguments.only.split(",")
     if unknown := set(chosen) - set(CASES):
         parser.error(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}")
+    data.CACHE.mkdir(parents=True, exist_ok=True)
     on = machine()
     context = Context(Report(), arguments.messages, arguments.runs, arguments.gigabytes)
     try:

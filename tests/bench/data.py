@@ -248,7 +248,6 @@ def _kept_lines(name, rows):
     """The file in the cache directory, made of these rows, each with a newline, if it is not there yet."""
     target = CACHE / name
     if not target.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
         with partial.open("wb") as out:
             for chunk in rows:

@@ -14,6 +14,7 @@ import fastavro
 import numpy as np
 import orjson
 import pyarrow as pa
+from google.protobuf import json_format, message_factory
 
 from kafkafs.arrow.avro_columns import AvroColumn
 from kafkafs.decoding.avro_schema import parse
@@ -148,13 +149,17 @@ def avro_rows(schema_id, make, count):
     return [different[i % len(different)] for i in range(count)]
 
 
+def message_class():
+    return message_factory.GetMessageClass(protobuf_decoder(SCHEMAS[4], Lookup()).message_type((0,)))
+
+
 def proto_rows(count):
-    dice, encoder = random.Random(4), protobuf_decoder(SCHEMAS[4], Lookup())
+    dice, kind = random.Random(4), message_class()
     different = []
     for _ in range(min(count, 2000)):
         fields = {name: value for name, value in order(dice).items() if value is not None}
         fields["address"] = {name: value for name, value in fields["address"].items() if value is not None}
-        different.append(b"\0\0\0\0\4" + encoder.encode(fields))
+        different.append(b"\0\0\0\0\4\0" + json_format.ParseDict(fields, kind()).SerializeToString())
     return [different[i % len(different)] for i in range(count)]
 
 
@@ -216,9 +221,7 @@ def decode_fastavro(rows, schema_id):
 
 def decode_protobuf(rows):
     """By MessageToJson with the class at hand."""
-    from google.protobuf import json_format, message_factory
-
-    kind, total = message_factory.GetMessageClass(protobuf_decoder(SCHEMAS[4], Lookup()).message_type((0,))), 0
+    kind, total = message_class(), 0
     for row in rows:
         text = json_format.MessageToJson(
             kind.FromString(row[6:]), preserving_proto_field_name=True, indent=None, ensure_ascii=False

@@ -25,7 +25,6 @@ LISTED = 200
 
 def many_partitions(context):
     """Ready time of 10,000 partitions, and `ls -lR` of 200; each segment is one small batch."""
-    CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="many-") as temporary:
         root = Path(temporary)
         model = root / "model"

@@ -28,7 +28,6 @@ OPENED = 10_000
 @contextmanager
 def appendable():
     """A new log directory with the topic t of one partition, mounted read-write: its mountpoint, the directory."""
-    CACHE.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="writing-") as temporary:
         log_dir = Path(temporary) / "log"
         run_kafkafs("topics", "create", log_dir, "t", "--partitions", "1")

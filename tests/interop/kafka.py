@@ -98,10 +98,10 @@ def free_ports(count):
     return found
 
 
-def java(*arguments, jars=JARS):
+def java(*arguments, jars=JARS, heap="256m"):
     """The command line of one of Kafka's tools. With the client compiler only, because they run for seconds."""
     quick = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-    return ["java", "-Xmx256m", *quick, "-cp", f"{jars}/*", *map(str, arguments)]
+    return ["java", f"-Xmx{heap}", *quick, "-cp", f"{jars}/*", *map(str, arguments)]
 
 
 def run_tool(*arguments, timeout=120, jars=JARS):
