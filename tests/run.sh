@@ -112,7 +112,9 @@ need_referees() {
 # What only root can install ends the run, with one line that says what.
 stop_if_missing() {
     [ ${#missing[@]} -eq 0 ] || [ "$(id -u)" -eq 0 ] && return
-    say "$1 needs what only root can install: apt-get install ${missing[*]}; tests/run.sh alone needs less"
+    local packages
+    packages=$(printf '%s\n' "${missing[@]}" | sort -u | paste -sd ' ')
+    say "$1 needs what only root can install: apt-get install $packages; tests/run.sh alone needs less"
     exit 2
 }
 

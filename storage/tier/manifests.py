@@ -32,7 +32,8 @@ _MOST_MANIFEST_BYTES: Final = 16 << 20
 _MOST_LIST_BYTES: Final = 10 << 20  # of chunk sizes, the plugin's own limit
 _MOST_CHUNKS: Final = 1 << 20
 _MOST_CHUNK_BYTES: Final = 256 << 20  # of a chunk, which must be in memory as a whole; 4 MiB are usual
-_MOST_LOG_BYTES: Final = 2**31 - 1
+_MAX_INT32: Final = 2**31 - 1
+_MOST_LOG_BYTES: Final = _MAX_INT32
 _MOST_OBJECT_BYTES: Final = 2 * _MOST_LOG_BYTES
 # The manifest's names for the parts of the indexes object.
 _PARTS: Final = {
@@ -182,7 +183,7 @@ def _metadata(
         return None, None
     its_id = metadata.needed("remoteLogSegmentId")
     its_topic = its_id.needed("topicIdPartition")
-    found = (its_topic.text("topicId"), its_topic.needed("topicPartition").number("partition", _MOST_LOG_BYTES))
+    found = (its_topic.text("topicId"), its_topic.needed("topicPartition").number("partition", _MAX_INT32))
     found_segment = (its_id.text("id"), metadata.number("startOffset", MAX_OFFSET))
     if (*found, *found_segment) != (of.topic_id, of.partition, segment_id, base):
         raise CorruptData(
@@ -196,7 +197,8 @@ def _metadata(
     for text, start in metadata.needed("segmentLeaderEpochs").items():
         if not text.isascii() or not text.isdigit() or len(text) > 10:
             raise malformed(fields.name, "a leader epoch", text)
-        epochs.append(EpochEntry(int(text), _integer(start, "an offset", 0, MAX_OFFSET, fields.name)))
+        epoch = _integer(int(text), "a leader epoch", 0, _MAX_INT32, fields.name)
+        epochs.append(EpochEntry(epoch, _integer(start, "an offset", 0, MAX_OFFSET, fields.name)))
     return end, LeaderEpochs(tuple(sorted(epochs, key=lambda entry: entry.epoch)))
 
 

@@ -12,6 +12,7 @@ import cramjam
 import pytest
 
 from storage.errors import CorruptData, InvalidConfig, StorageError, TierUnavailable, UnsupportedFormat
+from storage.files.leader_epochs import EpochEntry
 from storage.files.names import FileKind
 from storage.files.small_files import MOST_ENTRIES_BYTES
 from storage.tier import manifests
@@ -312,7 +313,7 @@ _ID = (*_METADATA, "remoteLogSegmentId")
         (("encryption", "aad"), ["AAAA"]),
         ((*_METADATA, "startOffset"), [0]),
         ((*_METADATA, "endOffset"), [0, 2**63]),
-        ((*_METADATA, "segmentLeaderEpochs"), [{"-1": 0}, {"1" * 5000: 0}, {"1": "x"}]),
+        ((*_METADATA, "segmentLeaderEpochs"), [{"-1": 0}, {"1" * 5000: 0}, {"2147483648": 0}, {"1": "x"}]),
         ((*_ID, "id"), ["../../../../etc/passwd"]),
         ((*_ID, "topicIdPartition", "topicId"), ["FcNe0WUtC7GXjZ80kNrwSA"]),
         ((*_ID, "topicIdPartition", "topicPartition", "partition"), [1]),
@@ -337,6 +338,11 @@ def test_hostile_manifests(place, path, values):
         assert str(place) in str(found.value)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 128 << 10, value  # KiB
         assert isinstance(found.value, UnsupportedFormat) or value != "2"
+
+
+def test_the_greatest_leader_epoch_in_a_manifest(place):
+    change(place, lambda manifest: manifest[_METADATA[0]].update(segmentLeaderEpochs={"2147483647": 7}))
+    assert segment_of(place).content.segment_epochs.entries == (EpochEntry(2147483647, 7),)
 
 
 @pytest.mark.parametrize(
