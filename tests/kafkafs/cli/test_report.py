@@ -7,9 +7,11 @@ import shutil
 from html.parser import HTMLParser
 
 from kafkafs.cli.report_page import Facts, TopicFacts, page
+from kafkafs.cli.terminal import size_text
 from storage.diagnosis.examination import examine
+from storage.format.block import Record
 from storage.log.histogram import HistogramCounter
-from tests.support.builders import Batch, Partition, build_log_dir, many
+from tests.support.builders import START_MS, Batch, Partition, build_log_dir, many
 from tests.support.commands import output_of, run
 from tests.support.fixtures import FIXTURES, ROOT, copy_log_dir, requires_fixtures
 
@@ -67,6 +69,7 @@ def test_what_it_says_of_a_brokers_directory():
         assert [numbers(cell) for cell in row[1:3]] == [len(parts), sum(part["segments"] for part in parts)]
         lines = output_of("cat", logs, one["topic"], "--format", "%o\\n").splitlines()
         assert numbers(row[3]) == len(lines)
+        assert row[4] == size_text(sum(part["bytes"] for part in parts))
     groups = json.loads(output_of("groups", logs, "--json"))["groups"]
     expected = [[one["group"], one["state"], str(one["lag"]), one["last_commit"]] for one in groups]
     assert [[row[0], row[2], row[5], row[6]] for row in found.tables["Consumer groups"][1:]] == expected
@@ -78,6 +81,14 @@ def test_what_it_says_of_a_brokers_directory():
     assert [row[3] for row in quick.tables["Topics"][1:]] == [""] * len(rows)
     assert "Over time" in found.texts
     assert "Over time" not in quick.texts
+
+
+def test_the_charts_say_how_many_messages_and_bytes_are_in_a_bar(tmp_path):
+    messages = [Record(None, b"x" * 100, timestamp=START_MS)] * 2000
+    build_log_dir(tmp_path / "logs", {"t": [Partition([Batch(messages)])]})
+    charts = [text for text in shown(tmp_path / "logs").texts if text.endswith(" in a bar")]
+    assert charts[0] == "messages, at most 2,000 in a bar"
+    assert re.fullmatch(r"bytes, at most 2\d\d(\.\d)? K.* in a bar", charts[1])
 
 
 def test_who_holds_a_last_stable_offset_and_what_retention_removes(tmp_path):
