@@ -315,6 +315,16 @@ def test_files(tmp_path):
     assert source.by_guid(hashlib.md5(LONG.encode()).digest()) == source.by_id(7, "t-value") is not None
 
 
+def test_a_directory_of_schemas_is_read_again_when_it_has_changed(tmp_path):
+    (tmp_path / "7.avsc").write_text(STRING)
+    os.utime(tmp_path, (1_700_000_000, 1_700_000_000))
+    source = FileSchemas(tmp_path)
+    registry = source.registry()
+    assert source.registry() is registry
+    (tmp_path / "8.avsc").write_text(LONG)
+    assert list(source.registry().ids()) == [7, 8]
+
+
 @requires_fixtures
 def test_import_file_goes_there_and_back(tmp_path):
     registry = fixture_registry()
