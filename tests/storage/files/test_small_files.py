@@ -406,6 +406,19 @@ def test_other_files_are_no_manifests():
             manifest.parse(data, Path("m.json"))
 
 
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"null", "not an object with the format 'kafkafs-manifest'"),
+        (b'{"format": "kafkafs-manifest"}', "no member 'version'"),
+    ],
+)
+def test_why_a_file_is_no_manifest(data, found):
+    with pytest.raises(CorruptCheckpoint) as failure:
+        manifest.parse(data, Path("m.json"))
+    assert str(failure.value.found) == found
+
+
 def signed(content):
     """With a digest that is right: somebody else may have made it."""
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
