@@ -112,10 +112,9 @@ def _plan(
     own = [replica for replica in replicas if replica in known_own or _may_belong(replica, known_own)]
     choices = {tp.partition: choice for tp, choice in choose(own).items()}
     known = {} if described is None else dict(described.configs)
-    for choice in choices.values():
-        if choice.replica.overrides is not None:
-            known |= choice.replica.overrides
-            break
+    # Also those that do not count: a mirror of a directory without the metadata log lacks its topics' configuration.
+    for replica in (*own, *reversed([choice.replica for choice in choices.values()])):
+        known |= replica.overrides or {}
     is_internal = name in names.INTERNAL_TOPICS
     given = {**({} if is_internal else request.everywhere), **request.by_topic.get(name, {})}
     for key in given:

@@ -635,6 +635,22 @@ def test_missing_offsets_of_a_topic_whose_policy_nobody_knows_may_be_compacted(t
         assert not any("cleanup.policy is not known" in note for note in result.notes)
 
 
+def test_a_configuration_that_only_another_replica_has(tmp_path):
+    """A mirror of a directory without the metadata log does not know its topics' configuration. Each replica was
+    compacted at another time."""
+
+    def replica(name, first_value, last, config):
+        items = [Batch(many(10, first_value)), Batch(many(10)), Batch(many(10), base_offset=last)]
+        extra = {"t-0/topic.properties": b"retention.ms=-1\n" + config}
+        return build_log_dir(tmp_path / name, {"t": [items]}, broker=False, extra=extra).path
+
+    longer, shorter = replica("n0", 0, 40, b""), replica("n1", 50, 30, b"cleanup.policy=compact\n")
+    target, result = revived(tmp_path, longer, shorter)
+    assert values(target) == values(longer)
+    assert described(target).topics["t"].configs["cleanup.policy"] == "compact"
+    assert result.partitions[0].chosen is None
+
+
 @pytest.mark.parametrize("link", [False, True])
 def test_what_only_another_replica_of_a_compacted_topic_has_is_reported(tmp_path, link):
     """The replica that counts lacks a segment, or compaction has emptied that one: nobody knows."""
