@@ -12,7 +12,8 @@ import pytest
 from storage.errors import CorruptBatch, CorruptCheckpoint, StorageError, TooManyKeys, UnsupportedFormat
 from storage.files.cluster_metadata import ClusterMetadataReader
 from storage.files.log_file import LogFile
-from storage.files.metadata_records import MetadataRecord, decode_block
+from storage.files.metadata_checkpoint import cluster_records
+from storage.files.metadata_records import FeatureLevelRecord, MetadataRecord, decode_block
 from storage.files.metadata_replay import ClusterMetadata, MetadataReplay
 from storage.files.names import CLUSTER_METADATA_TOPIC
 from storage.format.batches import MOST_BATCH_BYTES
@@ -362,6 +363,13 @@ def test_the_state_that_records_lead_to():
     for values in ((PARTITION_A,), (removed,), (TOPIC_A, change_a(b"\0"))):
         with pytest.raises(CorruptCheckpoint, match="which is not there"):
             replay(*values)
+
+
+def test_the_records_of_a_cluster_without_producers():
+    assert cluster_records(ClusterMetadata(features={"a": 1, "metadata.version": 21})) == [
+        FeatureLevelRecord("metadata.version", 21),
+        FeatureLevelRecord("a", 1),
+    ]
 
 
 def test_broken_records():
