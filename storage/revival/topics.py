@@ -111,10 +111,16 @@ def _plan(
     known_own = [replica for replica in replicas if replica.topic_id == topic_id]
     own = [replica for replica in replicas if replica in known_own or _may_belong(replica, known_own)]
     choices = {tp.partition: choice for tp, choice in choose(own).items()}
-    known = {} if described is None else dict(described.configs)
-    # Also those that do not count: a mirror of a directory without the metadata log lacks its topics' configuration.
-    for replica in (*own, *reversed([choice.replica for choice in choices.values()])):
-        known |= replica.overrides or {}
+    known: dict[str, str] = {}
+    if described is not None:
+        known |= described.configs
+    else:  # of all replicas: a mirror of a directory without the metadata log has not its topics' configuration
+        for replica in own:
+            known |= replica.overrides or {}
+    for choice in choices.values():
+        if choice.replica.overrides is not None:
+            known |= choice.replica.overrides
+            break
     is_internal = name in names.INTERNAL_TOPICS
     given = {**({} if is_internal else request.everywhere), **request.by_topic.get(name, {})}
     for key in given:

@@ -28,7 +28,18 @@ from storage.revival.topics import ConfigRequest
 from storage.types import Isolation, OffsetRange, TopicPartition
 from storage.verify.findings import Severity
 from storage.verify.verify import verify_log_dir
-from tests.support.builders import ROLL, START_MS, Batch, Partition, abort, build_log_dir, commit, many, topic_id
+from tests.support.builders import (
+    ROLL,
+    START_MS,
+    Batch,
+    Partition,
+    abort,
+    build_log_dir,
+    commit,
+    many,
+    topic_id,
+    topic_setting,
+)
 from tests.support.builders import metadata_records as metadata_of
 from tests.support.commands import output_of
 from tests.support.damaged_bytes import flip
@@ -649,6 +660,16 @@ def test_a_configuration_that_only_another_replica_has(tmp_path):
     assert values(target) == values(longer)
     assert described(target).topics["t"].configs["cleanup.policy"] == "compact"
     assert result.partitions[0].chosen is None
+
+
+def test_the_metadata_say_more_of_a_topic_than_a_shorter_replica(tmp_path):
+    items = [Batch(many(10)), Batch(many(10))]
+    described_there = [*metadata_of("t", 1, [1]), topic_setting("t", "retention.ms", "5000")]
+    longer = build_log_dir(tmp_path / "n0", {"t": [items], "__cluster_metadata": [described_there]}).path
+    extra = {"t-0/topic.properties": b"retention.ms=-1\ncleanup.policy=compact\n"}
+    shorter = build_log_dir(tmp_path / "n1", {"t": [items[:1]]}, broker=False, extra=extra).path
+    target, _ = revived(tmp_path, longer, shorter)
+    assert described(target).topics["t"].configs == {"retention.ms": "5000"}
 
 
 @pytest.mark.parametrize("link", [False, True])
