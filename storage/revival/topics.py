@@ -114,7 +114,7 @@ def _plan(
     known: dict[str, str] = {}
     if described is not None:
         known |= described.configs
-    else:  # of all replicas: a mirror of a directory without the metadata log has not its topics' configuration
+    else:  # of all replicas: a mirror of a directory without the metadata log lacks its topics' configuration
         for replica in own:
             known |= replica.overrides or {}
     for choice in choices.values():
