@@ -58,8 +58,8 @@ def steps(minutes, seed):
         Step("three nodes", ("-m", "tests.interop", "three_nodes")),
         Step("piles", ("-m", "tests.interop", "piles", "--rounds", "300", *new)),
         Step("soak", ("-m", "tests.soak", "--minutes", str(minutes))),
-        Step("benchmarks, in small", ("-m", "tests.bench", "--messages", "20000", "--runs", "1", "--gigabytes", "0.1")),
         Step("soak with a broker", ("-m", "tests.soak", "--broker", "--minutes", str(minutes))),
+        Step("benchmarks, in small", ("-m", "tests.bench", "--messages", "20000", "--runs", "1", "--gigabytes", "0.1")),
     ]
 
 

@@ -328,9 +328,10 @@ def disagreements(one):
             if seen["offsets"]:  # it may be made anew, empty, in another directory
                 yield f"{TOPIC}-{number}: its directory is offline by doctor, and it is served"
             continue
-        if not seen["error"] and "end" not in seen and not unread:
+        has_no_end = not seen["error"] and "end" not in seen
+        if has_no_end and not unread:
             yield f"{TOPIC}-{number}: a consumer reads it, and cannot ask for its end"
-        if (seen["error"] and unread) or (not seen["error"] and "end" not in seen):
+        if has_no_end or (seen["error"] and unread):
             continue
         own = [found for found in told["findings"] if (found["topic"], found["partition"]) == (TOPIC, number)]
         held, surplus, note = set(one.held[number]), set(), retention.get(number)
